@@ -1,0 +1,64 @@
+"""The versioned result of a diagnosis, and its JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stepscope.document.diagnosis import (
+    SCHEMA_VERSION,
+    Attribution,
+    ClassTime,
+    Confidence,
+    CouldNotCheck,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Fix,
+    Frame,
+    Group,
+    Hardware,
+    Model,
+    Range,
+    RuledOut,
+    Severity,
+    Spread,
+    StepSummary,
+    Tool,
+    TraceInfo,
+    Warning_,
+    WhatIf,
+)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a diagnosis."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Diagnosis)}
+
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Attribution",
+    "ClassTime",
+    "Confidence",
+    "CouldNotCheck",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Fix",
+    "Frame",
+    "Group",
+    "Hardware",
+    "Model",
+    "Range",
+    "RuledOut",
+    "Severity",
+    "Spread",
+    "StepSummary",
+    "Tool",
+    "TraceInfo",
+    "Warning_",
+    "WhatIf",
+    "json_schema",
+]

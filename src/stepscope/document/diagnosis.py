@@ -1,0 +1,257 @@
+"""The diagnosis as typed structs: what `--format json` prints, and what the renderers draw.
+
+Times are µs (`_us`), sizes bytes (`_bytes`), rates 1e9 bytes/s (`_gb_per_s`); null means not known. Figures per step
+are medians over the steady steps, shares are of the step duration.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from stepscope.version import __version__
+
+SCHEMA_VERSION = 1
+
+
+class Severity(StrEnum):
+    """How much a finding matters, by the larger of its two gains; see `of_gain`."""
+
+    CRITICAL = "critical"
+    MAJOR = "major"
+    MINOR = "minor"
+    INFO = "info"
+
+
+class Confidence(StrEnum):
+    """How a finding was inferred: from recorded shapes, from a launch's size, or with a known reason for doubt."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the document's structs."""
+
+
+class Tool(Struct):
+    """What wrote the document."""
+
+    name: str = "stepscope"
+    version: str = __version__
+
+
+class Warning_(Struct):  # noqa: N801 -- `Warning` is Python's own
+    """What a reader must know before believing a trace's numbers."""
+
+    code: str
+    message: str
+    count: int
+
+
+class Attribution(Struct):
+    """Which share of the kernel time could be traced back, and how."""
+
+    with_launch: float | None
+    with_op: float | None
+    joined: float | None
+    join_method: str | None
+    """`eager-twin`, `capture-launches`, `grid` or null."""
+    outside_steps_us: float
+    unclassified: float | None
+
+
+class TraceInfo(Struct):
+    """One input file."""
+
+    path: str
+    bytes: int
+    events: int
+    rank: int | None
+    device: str | None
+    complete: bool
+    attribution: Attribution
+    warnings: list[Warning_]
+
+
+class Model(Struct):
+    """The model that shapes were matched with."""
+
+    name: str
+    source: str
+    layers: int
+    tp: int | None
+
+
+class Hardware(Struct):
+    """The GPU whose ceilings were used."""
+
+    name: str
+    memory_gb_per_s: float | None
+    memory_measured_gb_per_s: float | None
+    source: str | None
+
+
+class Spread(Struct):
+    """Least, median and greatest value over the steady steps."""
+
+    min: float
+    median: float
+    max: float
+
+
+class StepSummary(Struct):
+    """The steps of one phase of one trace."""
+
+    trace: int
+    phase: str
+    count: int
+    steady: int
+    batch_size: int | None
+    duration_us: Spread
+    gpu_span_us: Spread
+    gpu_busy_us: float
+    gpu_idle_us: float | None
+    kernels_per_step: float
+    unprofiled_duration_us: float | None = None
+
+
+class ClassTime(Struct):
+    """The time of one kernel class per step: the union of its intervals."""
+
+    trace: int
+    phase: str
+    kernel_class: str
+    time_us_per_step: float
+    share_of_step: float
+    calls_per_step: float
+
+
+class Frame(Struct):
+    """A function on the stack; `line` is the one recorded: the function's first, unless it was already running."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Group(Struct):
+    """One part of a finding: a kernel on a tensor."""
+
+    kernel: str
+    tensor: str | None
+    shape: list[int] | None
+    calls_per_step: float
+    time_us_per_step: float
+
+
+class Evidence(Struct):
+    """What was seen; the single fields describe the largest of the groups."""
+
+    op: str | None = None
+    kernel: str | None = None
+    calls_per_step: float | None = None
+    us_per_call: float | None = None
+    input_shape: list[int] | None = None
+    source_dtype: str | None = None
+    target_dtype: str | None = None
+    bytes_per_call: int | None = None
+    bytes_per_step: int | None = None
+    achieved_gb_per_s: float | None = None
+    bandwidth_fraction: float | None = None
+    bandwidth_fraction_measured: float | None = None
+    floor_us_per_step: float | None = None
+    tensor: str | None = None
+    live_tokens: int | None = None
+    live_fraction: float | None = None
+    groups: list[Group] = []
+    frames: list[Frame] = []
+    statement: str | None = None
+    statement_at: str | None = None
+
+
+class Range(Struct):
+    """A prediction: never one number without its uncertainty."""
+
+    low: float
+    expected: float
+    high: float
+
+
+class WhatIf(Struct):
+    """The step predicted without the cause, on the trace's own clock."""
+
+    step_us: Range
+    gpu_span_us: Range
+    unprofiled_step_us: float | None
+    gain_fraction: float
+    gain_fraction_others_fixed: float
+    step_us_others_fixed: float
+    hidden_by: list[str]
+    assumption: str
+
+
+class Fix(Struct):
+    """Something to do about it, the easiest first."""
+
+    what: str
+    kind: str
+    """`configuration` or `code`."""
+    where: str | None = None
+    needs: str | None = None
+    expected_step_us: float | None = None
+
+
+class Finding(Struct):
+    """A diagnosed cause."""
+
+    rule: str
+    trace: int | None
+    phase: str
+    severity: Severity
+    confidence: Confidence
+    title: str
+    notes: list[str]
+    """What else must be known about it, a sentence each."""
+    time_us_per_step: float
+    share_of_step: float
+    evidence: Evidence
+    what_if: WhatIf | None
+    control: str
+    fix: list[Fix]
+
+
+class RuledOut(Struct):
+    """A usual suspect that is not the cause, or of which that cannot be told."""
+
+    trace: int
+    phase: str
+    hypothesis: str
+    time_us_per_step: float | None
+    share_of_step: float | None
+    reason: str
+
+
+class CouldNotCheck(Struct):
+    """What the trace cannot answer, and how to record one that can."""
+
+    rule: str
+    missing: str
+    how_to_capture: str
+
+
+class Diagnosis(Struct):
+    """The whole document."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool: Tool = Tool()
+    traces: list[TraceInfo]
+    model: Model | None
+    hardware: Hardware | None
+    steps: list[StepSummary]
+    breakdown: list[ClassTime]
+    findings: list[Finding]
+    ruled_out: list[RuledOut]
+    could_not_check: list[CouldNotCheck]

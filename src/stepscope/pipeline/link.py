@@ -1,0 +1,93 @@
+"""Which launch started a kernel, and which op called that launch: by correlation and by nesting in time.
+
+`External id` is not used: before October 2024 it was often the kernel's correlation id, which collides with
+unrelated ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+NONE = -1
+"""Row index that stands for "no row" inside arrays; in tables it is null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A trace whose kernels know their launch and their op."""
+
+    trace: Trace
+    kernels: pl.DataFrame
+    """`trace.kernels` and the columns `launch` and `op`: row numbers in `trace.launches` and `trace.ops`, or null."""
+
+
+def link(trace: Trace) -> Linked:
+    """Find each kernel's launch (same correlation) and the innermost op that encloses that launch on its thread."""
+    launch = _launch_of_kernel(trace)
+    op_of_launch = innermost(
+        trace.ops["thread"].to_numpy(),
+        trace.ops["start_ns"].to_numpy(),
+        (trace.ops["start_ns"] + trace.ops["duration_ns"]).to_numpy(),
+        trace.launches["thread"].to_numpy(),
+        trace.launches["start_ns"].to_numpy(),
+    )
+    op = np.where(launch == NONE, NONE, op_of_launch[launch]) if op_of_launch.size else np.full_like(launch, NONE)
+    return Linked(trace, trace.kernels.with_columns(_row_numbers("launch", launch), _row_numbers("op", op)))
+
+
+def innermost(thread: Ints, start: Ints, end: Ints, at_thread: Ints, at: Ints) -> Ints:
+    """Return for each point the row of the innermost interval that holds it, or `NONE`.
+
+    Args:
+        thread: shape [n], the thread of each interval.
+        start: shape [n].
+        end: shape [n]; intervals of one thread are nested or apart. One of no length counts as 1 ns.
+        at_thread: shape [m], the thread of each point.
+        at: shape [m], the time of each point.
+
+    The depth of a point is the number of intervals open there; the innermost one is the latest to have begun among
+    those of that depth. Threads are laid one after another on a single axis, so that one search serves all.
+    """
+    if start.size == 0:
+        return np.full(at.shape, NONE, dtype=np.int64)
+    base = min(int(start.min()), int(at.min(initial=start.min())))
+    length = max(int(end.max()), int(at.max(initial=0))) - base + 2
+    start = start - base + thread.astype(np.int64) * length
+    end = np.maximum(end - base + thread.astype(np.int64) * length, start + 1)
+    at = at - base + at_thread.astype(np.int64) * length
+
+    order = np.lexsort((-end, start))
+    ordered_start = start[order]
+    ends = np.sort(end)
+    depth = np.arange(order.size) - np.searchsorted(ends, ordered_start, side="right")
+    begun = np.searchsorted(ordered_start, at, side="right")
+    depth_at = begun - np.searchsorted(ends, at, side="right") - 1
+
+    size = order.size + 1
+    keys = depth * size + np.arange(order.size)
+    by_key = np.argsort(keys)
+    found = np.searchsorted(keys[by_key], depth_at * size + begun, side="left") - 1
+    return np.where(depth_at < 0, NONE, order[by_key[np.maximum(found, 0)]])
+
+
+def _launch_of_kernel(trace: Trace) -> Ints:
+    launches = trace.launches.with_row_index("launch").select("correlation", "launch").drop_nulls()
+    unique = launches.unique("correlation", keep="first")
+    joined = trace.kernels.select("correlation").join(unique, on="correlation", how="left", maintain_order="left")
+    return joined["launch"].cast(pl.Int64).fill_null(NONE).to_numpy()
+
+
+def _row_numbers(name: str, rows: Ints) -> pl.Series:
+    series = pl.Series(name, rows)
+    return series.set(series == NONE, None)

@@ -1,0 +1,195 @@
+"""Collects decoded events into the columns of a trace's tables, a chunk at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from stepscope.pipeline.load import kineto
+from stepscope.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.load.kineto import Args
+
+_TABLES: Mapping[str, Mapping[str, schema.Column]] = {
+    "kernels": schema.KERNELS,
+    "launches": schema.LAUNCHES,
+    "ops": schema.OPS,
+    "annotations": schema.ANNOTATIONS,
+    "frames": schema.FRAMES,
+}
+_TABLE_OF = {
+    "kernel": "kernels",
+    "memcpy": "kernels",
+    "memset": "kernels",
+    "launch": "launches",
+    "op": "ops",
+    "annotation": "annotations",
+    "frame": "frames",
+}
+_TIME_LIMIT_US = 9e15  # about the year 2255; beyond it ns no longer fit in 64 bits
+_NO_DIMENSIONS: list[int | None] = [None, None, None]
+_NO_ARGS = kineto.Args()
+
+
+class _Codes(dict[Any, int]):
+    """Numbers distinct keys in the order in which they are first seen."""
+
+    def __missing__(self, key: Any) -> int:  # noqa: ANN401 -- any hashable
+        code = self[key] = len(self)
+        return code
+
+
+class Columns:
+    """The tables of a trace under construction."""
+
+    def __init__(self) -> None:
+        self.event_count = 0
+        self.rejected = 0
+        self._threads = _Codes()
+        self._exact = False
+        self._parts: dict[str, list[pl.DataFrame]] = {name: [] for name in _TABLES}
+
+    def take(self, text: bytes) -> bool:
+        """Decode comma-separated events and keep them; keep nothing and return False where that fails."""
+        decoder = kineto.EXACT_DECODER if self._exact else kineto.FLOAT_DECODER
+        try:
+            events = decoder.decode(b"[" + text + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if not self._exact and _needs_exact_times(events):
+            self._exact = True
+            return self.take(text)
+        self.event_count += len(events)
+        groups: dict[str, list[Any]] = defaultdict(list)
+        span_type = kineto.ExactSpan if self._exact else kineto.Span
+        for event in events:
+            if type(event) is span_type:
+                groups[event.cat].append(event)
+        for category, spans in groups.items():
+            kind = kineto.CATEGORIES.get(category)
+            if kind is not None:
+                self._add(kind, spans)
+        return True
+
+    def reject(self) -> None:
+        """Count an event that could not be decoded."""
+        self.rejected += 1
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Return the tables, sorted by start, times relative to the first span."""
+        tables = {
+            name: pl.concat([pl.DataFrame(schema=schema.polars_schema(_TABLES[name])), *parts])
+            for name, parts in self._parts.items()
+        }
+        starts = [table["start_ns"] for table in tables.values() if table.height]
+        positive = [start for column in starts if (start := column.filter(column > 0).min()) is not None]
+        origin = min(positive, default=0)  # type: ignore[type-var]
+        return {
+            name: table.with_columns(pl.col("start_ns") - origin).sort("start_ns", maintain_order=True)
+            for name, table in tables.items()
+        }
+
+    def threads(self) -> tuple[tuple[str, str], ...]:
+        """Return (pid, tid) by thread index."""
+        return tuple((str(pid), str(tid)) for pid, tid in self._threads)
+
+    def _add(self, kind: str, spans: list[Any]) -> None:
+        if kind == "op":  # in 2021 the profiler's steps were operators
+            steps = [span for span in spans if span.name.startswith("ProfilerStep#")]
+            if steps:
+                self._add("annotation", steps)
+                spans = [span for span in spans if not span.name.startswith("ProfilerStep#")]
+        start, duration, valid = self._times(spans)
+        if not valid.all():
+            self.rejected += int((~valid).sum())
+            spans = [span for span, keep in zip(spans, valid, strict=True) if keep]
+        data: dict[str, Any] = {
+            "start_ns": start[valid],
+            "duration_ns": duration[valid],
+            "name": [span.name for span in spans],
+        }
+        table = _TABLE_OF[kind]
+        if table == "kernels":
+            data["kind"] = [kind] * len(spans)
+        else:
+            data["thread"] = [self._threads[span.pid, span.tid] for span in spans]
+        args = [span.args or _NO_ARGS for span in spans]
+        if table in {"kernels", "launches"}:
+            data["correlation"] = [_integer(a.correlation) for a in args]
+        if table == "kernels":
+            data |= _kernel_arguments(args)
+        if table == "ops":
+            data["input_dims"] = [_recorded(a.input_dims) for a in args]
+            data["input_types"] = [_recorded(a.input_types) for a in args]
+        columns = schema.polars_schema(_TABLES[table])
+        self._parts[table].append(pl.DataFrame({name: data[name] for name in columns}, schema=columns))
+
+    def _times(self, spans: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return starts and durations in ns, and which of them are times at all."""
+        durations = np.array([span.dur for span in spans], dtype=np.float64)
+        if self._exact:
+            valid = np.array([abs(span.ts) < _TIME_LIMIT_US for span in spans], dtype=np.bool_)
+            starts = np.array(
+                [int(span.ts.scaleb(3).to_integral_value()) if ok else 0 for span, ok in zip(spans, valid, strict=True)],
+                dtype=np.int64,
+            )
+        else:
+            us = np.array([span.ts for span in spans], dtype=np.float64)
+            valid = np.abs(us) < _TIME_LIMIT_US
+            starts = _nanoseconds(np.where(valid, us, 0.0))
+        valid &= durations < _TIME_LIMIT_US
+        return starts, _nanoseconds(np.where(valid, np.maximum(durations, 0.0), 0.0)), valid
+
+
+def _nanoseconds(us: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Convert µs to ns without losing the whole µs' precision in a product."""
+    whole = np.floor(us)
+    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+
+
+def _needs_exact_times(events: Sequence[Any]) -> bool:
+    """Tell whether times are so large and so fine that float64 loses their digits."""
+    for event in events:
+        if type(event) is kineto.Span and event.ts >= kineto.FLOAT_LIMIT_US:
+            return not all(e.ts.is_integer() for e in events if type(e) is kineto.Span)
+    return False
+
+
+def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
+    grids = [_dimensions(a.grid) for a in args]
+    blocks = [_dimensions(a.block) for a in args]
+    return {
+        "device": [a.device for a in args],
+        "stream": [_integer(a.stream) for a in args],
+        "grid_x": [grid[0] for grid in grids],
+        "grid_y": [grid[1] for grid in grids],
+        "grid_z": [grid[2] for grid in grids],
+        "block_x": [block[0] for block in blocks],
+        "block_y": [block[1] for block in blocks],
+        "block_z": [block[2] for block in blocks],
+        "bytes": [_integer(a.bytes) for a in args],
+    }
+
+
+def _dimensions(value: list[int] | str | None) -> Sequence[int | None]:
+    return value if isinstance(value, list) and len(value) == 3 else _NO_DIMENSIONS
+
+
+def _integer(value: int | str | None) -> int | None:
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() else None
+    return value
+
+
+def _recorded(raw: msgspec.Raw) -> str | None:
+    """Return recorded JSON as text."""
+    return bytes(raw).decode("utf-8", "replace") or None

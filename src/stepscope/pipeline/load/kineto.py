@@ -1,0 +1,92 @@
+"""The events of a Kineto trace as typed structs.
+
+The garbage collector does not track them (`gc=False`): they hold no cycles, and a trace has millions of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import msgspec
+
+
+NOT_RECORDED = msgspec.Raw(b"")
+"""What `Input Dims` and `Input type` are where a span has none."""
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments of a span that stepscope uses; all others are skipped without being built."""
+
+    device: int | None = None
+    stream: int | str | None = None
+    correlation: int | str | None = None
+    grid: list[int] | str | None = None
+    block: list[int] | str | None = None
+    bytes: int | str | None = None
+    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOT_RECORDED)
+    input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOT_RECORDED)
+
+
+class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """An event with a duration; `ts` and `dur` are µs in every dialect."""
+
+    ts: float = 0.0
+    dur: float = 0.0
+    name: str = ""
+    cat: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class ExactSpan(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A span with absolute float times: the digits are kept, since a float64 would lose 0.25 µs."""
+
+    ts: Decimal = Decimal(0)
+    dur: float = 0.0
+    name: str = ""
+    cat: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+_OTHER_PHASES = "BEiIMCsftbneSTpFRcvVPNODa(),"
+"""Instants, flows, metadata, counters and whatever else the trace event format knows: counted, not used."""
+
+_others: list[Any] = [msgspec.defstruct("Other", [], gc=False, tag_field="ph", tag=tag) for tag in _OTHER_PHASES]
+
+
+def _decoder(span: Any) -> msgspec.json.Decoder[list[Any]]:  # noqa: ANN401 -- the union is built at run time
+    return msgspec.json.Decoder(list[reduce(operator.or_, _others, span)])  # type: ignore[misc]
+
+
+FLOAT_DECODER = _decoder(Span)
+"""Decodes a list of events with times as float64: exact to the ns below 2**43 µs, fast."""
+
+EXACT_DECODER = _decoder(ExactSpan)
+"""Decodes a list of events with times as decimals: exact at any size, slower."""
+
+FLOAT_LIMIT_US = float(1 << 43)
+"""From here on float64 times in µs are 2 ns and more apart."""
+
+CATEGORIES = {
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "cpu_op": "op",
+    "user_annotation": "annotation",
+    "python_function": "frame",
+    # the schema of 2021
+    "Kernel": "kernel",
+    "Memcpy": "memcpy",
+    "Memset": "memset",
+    "Runtime": "launch",
+    "Operator": "op",
+}
+"""Kineto's categories that become rows of a table, by what they become."""

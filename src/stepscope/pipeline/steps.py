@@ -1,0 +1,151 @@
+"""Steps of the engine: where each begins, in which phase it is, and which GPU work belongs to it.
+
+A step's GPU work is what was launched from the start of its annotation until the next one begins: the annotation
+itself ends when the launches do, and samplers run after it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.trace import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.link import Linked
+
+    Ints = NDArray[np.int64]
+
+WAIT_HOLE_NS = 1_000_000
+"""A hole in the GPU's timeline this long, spent by the host in waiting calls, is unrecorded work, not idle time."""
+WAIT_HOLE_SHARE = 0.9
+"""So much of the hole must lie in calls that wait for the GPU."""
+WAITS = re.compile(r"^(?:cuda|hip|cu)\w*(?:Synchronize|Memcpy\w*)$")
+"""Runtime calls that can wait for the GPU; an asynchronous copy of pageable memory waits too."""
+
+_SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d+))?")
+_VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d+)\(.*?\)_generation_(?P<decodes>\d+)\(")
+_TORCH = re.compile(r"^ProfilerStep#\d+")
+
+
+class Phase(StrEnum):
+    """What a step computes."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+    WARM_UP = "warm-up"
+    UNKNOWN = "unknown"
+
+
+_SGLANG_PHASES = {"DECODE": Phase.DECODE, "EXTEND": Phase.PREFILL, "PREFILL": Phase.PREFILL, "MIXED": Phase.MIXED}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass."""
+
+    name: str
+    phase: Phase
+    batch_size: int | None
+    host_start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of a trace, in order, and the GPU work of each."""
+
+    steps: tuple[Step, ...]
+    step_of_kernel: Ints
+    """Shape [kernels]: index into `steps`; -1 for GPU work outside every step."""
+    annotated: bool
+    """False where nothing in the trace marks a step, and the whole recording stands for one."""
+    hole_ns: int
+    """Time at the start of the first step in which the host waited for GPU work that was not recorded."""
+
+    def rows(self, indices: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which kernels belong to any of the given steps."""
+        return np.isin(self.step_of_kernel, np.asarray(indices, dtype=np.int64))
+
+    def phases(self) -> dict[Phase, list[int]]:
+        """Return the indices of the steps of each phase that did GPU work."""
+        with_work = set(np.unique(self.step_of_kernel).tolist())
+        phases: dict[Phase, list[int]] = {}
+        for index, step in enumerate(self.steps):
+            if index in with_work:
+                phases.setdefault(step.phase, []).append(index)
+        return phases
+
+
+def find_steps(linked: Linked) -> Steps:
+    """Find steps by annotation: SGLang's, else vLLM's, else torch's; else the recording as a whole is one step."""
+    steps = _annotated(linked)
+    kernels = linked.kernels
+    if not steps:
+        whole = (Step("recording", Phase.UNKNOWN, None, 0),) if kernels.height else ()
+        return Steps(whole, np.zeros(kernels.height, dtype=np.int64), annotated=False, hole_ns=0)
+    starts = np.array([step.host_start_ns for step in steps], dtype=np.int64)
+    launched = linked.trace.launches["start_ns"].to_numpy()
+    launch = kernels["launch"].fill_null(0).to_numpy()
+    step = np.searchsorted(starts, launched[launch], side="right") - 1 if launched.size else np.full(launch.shape, -1)
+    step = np.where(kernels["launch"].is_null().to_numpy(), -1, step)
+    step, hole = _without_hole(linked, step)
+    return Steps(steps, step, annotated=True, hole_ns=hole)
+
+
+def _annotated(linked: Linked) -> tuple[Step, ...]:
+    names = linked.trace.annotations.select("start_ns", pl.col("name").cast(pl.String)).rows()
+    for parse in (_sglang_step, _vllm_step, _torch_step):
+        steps = tuple(step for start, name in names if (step := parse(name, start)))
+        if steps:
+            return steps
+    return ()
+
+
+def _sglang_step(name: str, start: int) -> Step | None:
+    found = _SGLANG.match(name)
+    if not found:
+        return None
+    batch = int(found["batch"]) if found["batch"] else None
+    return Step(name, _SGLANG_PHASES.get(found["phase"], Phase.UNKNOWN), batch, start)
+
+
+def _vllm_step(name: str, start: int) -> Step | None:
+    found = _VLLM.match(name)
+    if not found:
+        return None
+    prefills, decodes = int(found["prefills"]), int(found["decodes"])
+    if not prefills and not decodes:
+        return None
+    phase = Phase.MIXED if prefills and decodes else Phase.PREFILL if prefills else Phase.DECODE
+    return Step(name, phase, prefills + decodes, start)
+
+
+def _torch_step(name: str, start: int) -> Step | None:
+    return Step(name, Phase.UNKNOWN, None, start) if _TORCH.match(name) else None
+
+
+def _without_hole(linked: Linked, step: Ints) -> tuple[Ints, int]:
+    """Take the GPU work before an unrecorded stretch out of the first step; return the stretch's length in ns."""
+    first = step == step[step >= 0].min(initial=0)
+    start = linked.kernels["start_ns"].to_numpy()
+    end = start + linked.kernels["duration_ns"].to_numpy()
+    gap_starts, gap_ends = intervals.gaps(start[first], end[first])
+    long = gap_ends - gap_starts >= WAIT_HOLE_NS
+    waits = linked.trace.launches.filter(pl.col("name").cast(pl.String).str.contains(WAITS.pattern))
+    wait_starts = waits["start_ns"].to_numpy()
+    wait_ends = wait_starts + waits["duration_ns"].to_numpy()
+    for low, high in zip(gap_starts[long][::-1].tolist(), gap_ends[long][::-1].tolist(), strict=True):
+        waited = intervals.covered_within(wait_starts, wait_ends, low, high)
+        if waited >= WAIT_HOLE_SHARE * (high - low):
+            return np.where(first & (start < high), -1, step), high - low
+    return step, 0

@@ -1,0 +1,88 @@
+"""Every column of a trace, declared once: its type, its unit, what null means, and what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    dtype: pl.DataType | type[pl.DataType]
+    doc: str
+    unit: str | None = None
+    null: str | None = None
+    """What null means; None: the column is never null."""
+
+
+_START = Column(pl.Int64, "start, relative to the first span of the trace", unit="ns")
+_DURATION = Column(pl.Int64, "duration, never negative", unit="ns")
+_NAME = Column(pl.Categorical(), "name as recorded")
+_THREAD = Column(pl.Int32, "index into Trace.threads")
+_CORRELATION = Column(pl.Int64, "joins a launch and the GPU work that it started", null="not recorded")
+_NO_LAUNCH = "copies, fills and ROCm graph replays have none"
+
+KERNELS: Mapping[str, Column] = {
+    "start_ns": _START,
+    "duration_ns": _DURATION,
+    "name": _NAME,
+    "kind": Column(pl.Categorical(), "kernel, memcpy or memset"),
+    "device": Column(pl.Int64, "device index", null="not recorded"),
+    "stream": Column(pl.Int64, "stream on the device", null="not recorded"),
+    "correlation": _CORRELATION,
+    "grid_x": Column(pl.Int64, "blocks in x", null=_NO_LAUNCH),
+    "grid_y": Column(pl.Int64, "blocks in y", null=_NO_LAUNCH),
+    "grid_z": Column(pl.Int64, "blocks in z", null=_NO_LAUNCH),
+    "block_x": Column(pl.Int64, "threads a block in x", null=_NO_LAUNCH),
+    "block_y": Column(pl.Int64, "threads a block in y", null=_NO_LAUNCH),
+    "block_z": Column(pl.Int64, "threads a block in z", null=_NO_LAUNCH),
+    "bytes": Column(pl.Int64, "bytes moved by a memcpy or memset", unit="B", null="a kernel, or not recorded"),
+}
+"""All GPU work, sorted by start: kernels, memory copies and memory sets."""
+
+LAUNCHES: Mapping[str, Column] = {
+    "start_ns": _START,
+    "duration_ns": _DURATION,
+    "name": _NAME,
+    "thread": _THREAD,
+    "correlation": _CORRELATION,
+}
+"""Runtime and driver calls on the host, sorted by start: launches, copies, synchronisations and the rest."""
+
+OPS: Mapping[str, Column] = {
+    "start_ns": _START,
+    "duration_ns": _DURATION,
+    "name": _NAME,
+    "thread": _THREAD,
+    "input_dims": Column(pl.Categorical(), "shapes of the inputs, as the JSON recorded", null="shapes were not recorded"),
+    "input_types": Column(pl.Categorical(), "types of the inputs, as the JSON recorded", null="shapes were not recorded"),
+}
+"""Framework operations on the host, sorted by start."""
+
+ANNOTATIONS: Mapping[str, Column] = {
+    "start_ns": _START,
+    "duration_ns": _DURATION,
+    "name": _NAME,
+    "thread": _THREAD,
+}
+"""Named ranges on the host (`record_function`, NVTX-like), sorted by start."""
+
+FRAMES: Mapping[str, Column] = {
+    "start_ns": _START,
+    "duration_ns": _DURATION,
+    "name": _NAME,
+    "thread": _THREAD,
+}
+"""Python functions and modules on the host's stacks, sorted by start."""
+
+
+def polars_schema(columns: Mapping[str, Column]) -> pl.Schema:
+    """Return the Polars schema of a table."""
+    return pl.Schema({name: column.dtype for name, column in columns.items()})

@@ -1,0 +1,46 @@
+"""The only place that formats times, bytes, rates and shares for people."""
+
+from __future__ import annotations
+
+_BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+def time(us: float) -> str:
+    """Format a duration given in µs: ``848.5 µs``, ``66.19 ms``, ``1.42 s``."""
+    if us < 0:
+        return "-" + time(-us)
+    if us >= 1e6:
+        return f"{us / 1e6:.2f} s"
+    if us >= 1e3:
+        return f"{us / 1e3:.2f} ms"
+    return f"{us:.1f} µs"
+
+
+def size(count: float) -> str:
+    """Format bytes in decimal units (1 GB = 1e9 bytes), as datasheets do."""
+    for unit, scale in _BYTE_UNITS:
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def rate(gb_per_s: float) -> str:
+    """Format a transfer rate given in 1e9 bytes/s."""
+    if gb_per_s >= 1e3:
+        return f"{gb_per_s / 1e3:.2f} TB/s"
+    return f"{gb_per_s:.0f} GB/s"
+
+
+def share(fraction: float) -> str:
+    """Format a fraction as a percentage: one decimal, none from 99.95% up, ``<0.1%`` below."""
+    if 0 < fraction < 0.0005:
+        return "<0.1%"
+    text = f"{fraction * 100:.1f}"
+    return f"{text.removesuffix('.0')}%"
+
+
+def count(value: float) -> str:
+    """Format a number of things with thousands separators and no needless decimals."""
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.1f}"
