@@ -1,0 +1,173 @@
+"""What each kernel is: its class, and the groups of kernels that do the same work in one phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED, kernel_class
+from stepscope.pipeline.attribute.moved import Moved, moved_by_grid, moved_by_op, parse_shapes, parse_types
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Phase, Steps
+
+    Ints = NDArray[np.int64]
+    Dimensions = tuple[int, int, int]
+
+_SAME_WORK = (
+    "name",
+    "kind",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "op_name",
+    "input_dims",
+    "input_types",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class WorkGroup:
+    """Kernels of one phase with the same name, launch, op and input shapes."""
+
+    phase: Phase
+    steps: Sequence[int]
+    """The steps of the phase."""
+    rows: Ints
+    """Rows of `Linked.kernels`, in order."""
+    kernel: str
+    kernel_class: str
+    grid: Dimensions | None
+    op: str | None
+    input_shapes: list[list[int]] | None
+    moved: Moved | None
+    us: NDArray[np.float64]
+    """Duration of each row in µs."""
+    step_of_row: Ints
+
+    @cached_property
+    def calls_per_step(self) -> float:
+        """Median over the phase's steps."""
+        return float(np.median(self._per_step(np.ones_like(self.us))))
+
+    @cached_property
+    def us_per_call(self) -> float:
+        """Median over the calls."""
+        return float(np.median(self.us))
+
+    @cached_property
+    def time_us_per_step(self) -> float:
+        """Summed duration, median over the phase's steps."""
+        return float(np.median(self._per_step(self.us)))
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it runs in every step of the phase, at least once."""
+        return bool((self._per_step(np.ones_like(self.us)) > 0).all())
+
+    def _per_step(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        index = np.searchsorted(np.asarray(self.steps), self.step_of_row)
+        return np.bincount(index, weights, minlength=len(self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Attributed:
+    """The work of a trace: by class, and in groups."""
+
+    class_of_kernel: NDArray[np.str_]
+    """Shape [kernels]."""
+    groups: tuple[WorkGroup, ...]
+    """All groups of all phases, longest first."""
+
+    def of_phase(self, phase: Phase) -> list[WorkGroup]:
+        """Return the groups of a phase, longest first."""
+        return [group for group in self.groups if group.phase == phase]
+
+
+def attribute(linked: Linked, steps: Steps) -> Attributed:
+    """Classify every kernel and group those that do the same work."""
+    named = linked.kernels.select("name", "kind").unique()
+    classes = {
+        (name, kind): kernel_class(kind, name)
+        for name, kind in named.select(pl.col("name").cast(pl.String), pl.col("kind").cast(pl.String)).rows()
+    }
+    keys = zip(linked.kernels["name"].cast(pl.String), linked.kernels["kind"].cast(pl.String), strict=True)
+    class_of_kernel = np.array([classes[key] for key in keys] or [], dtype=np.str_)
+    groups = [
+        group
+        for phase, indices in steps.phases().items()
+        for group in _groups(linked, steps, phase, indices, class_of_kernel)
+    ]
+    return Attributed(class_of_kernel, tuple(sorted(groups, key=lambda group: -group.time_us_per_step)))
+
+
+def unclassified_share(linked: Linked, attributed: Attributed) -> float | None:
+    """Return the share of the summed kernel time whose class is not known; None without kernels."""
+    duration = linked.kernels["duration_ns"].to_numpy()
+    total = int(duration.sum())
+    return float(duration[attributed.class_of_kernel == UNCLASSIFIED].sum() / total) if total else None
+
+
+def _groups(
+    linked: Linked, steps: Steps, phase: Phase, indices: Sequence[int], class_of_kernel: NDArray[np.str_]
+) -> list[WorkGroup]:
+    ops = linked.trace.ops.select(pl.col("name").alias("op_name"), "input_dims", "input_types").with_row_index("op")
+    kernels = linked.kernels.with_row_index("row").with_columns(pl.col("op").cast(pl.UInt32))
+    chosen = kernels.filter(pl.Series(steps.rows(indices))).join(ops, on="op", how="left", maintain_order="left")
+    table = chosen.group_by(_SAME_WORK, maintain_order=True).agg("row")
+    duration = linked.kernels["duration_ns"].to_numpy()
+    return [
+        _group(work, rows, phase, indices, duration, steps, class_of_kernel)
+        for *work, rows in table.with_columns(pl.col("name", "op_name", "input_dims", "input_types").cast(pl.String)).rows()
+    ]
+
+
+def _group(
+    work: list[object],
+    rows: list[int],
+    phase: Phase,
+    indices: Sequence[int],
+    duration: Ints,
+    steps: Steps,
+    class_of_kernel: NDArray[np.str_],
+) -> WorkGroup:
+    kernel, _, *dimensions, op, input_dims, input_types = work
+    grid, block = _dimensions(dimensions[:3]), _dimensions(dimensions[3:])
+    shapes, types = parse_shapes(_text(input_dims)), parse_types(_text(input_types))
+    name = str(kernel)
+    moved = moved_by_op(str(op), shapes, types) if op is not None else None
+    index = np.asarray(rows, dtype=np.int64)
+    return WorkGroup(
+        phase=phase,
+        steps=indices,
+        rows=index,
+        kernel=name,
+        kernel_class=str(class_of_kernel[index[0]]),
+        grid=grid,
+        op=_text(op),
+        input_shapes=shapes,
+        moved=moved or moved_by_grid(name, grid, block),
+        us=duration[index] / 1e3,
+        step_of_row=steps.step_of_kernel[index],
+    )
+
+
+def _dimensions(values: Sequence[object]) -> Dimensions | None:
+    x, y, z = values
+    return (x, y, z) if isinstance(x, int) and isinstance(y, int) and isinstance(z, int) else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

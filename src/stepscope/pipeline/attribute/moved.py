@@ -1,0 +1,88 @@
+"""What a copy or cast moves: from the shapes of its op, or else from the size of its launch.
+
+PyTorch's elementwise kernels give each thread a fixed number of elements, so the grid tells the element count up to
+the last block, which may be partly filled: (blocks − 1) × block elements < elements ≤ blocks × block elements.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stepscope.pipeline.attribute.dtypes import torch_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COPY_OPS = {"aten::copy_"}
+_ELEMENTS_A_THREAD = re.compile(r"unrolled_elementwise_kernel<.*std::array<char\*, \d+ul>, (\d+),")
+_DIRECT_COPY_TYPE = re.compile(r"direct_copy_kernel_cuda.*?\{lambda\(([\w:]+(?: \w+)?)\)#\d+\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A tensor that is copied or cast, whole, by one kernel."""
+
+    elements_low: int
+    elements_high: int
+    """Bounds of the number of elements; equal where shapes were recorded."""
+    shape: tuple[int, ...] | None
+    """None where it was read off the grid."""
+    source_dtype: str | None
+    target_dtype: str | None
+
+    @property
+    def is_cast(self) -> bool | None:
+        """Whether the types differ; None where one of them is not known."""
+        if self.source_dtype is None or self.target_dtype is None:
+            return None
+        return self.source_dtype != self.target_dtype
+
+
+def parse_shapes(recorded: str | None) -> list[list[int]] | None:
+    """Return the shapes of an op's inputs: an empty list for each that is no tensor; None where not recorded.
+
+    A list of tensors counts as no tensor.
+    """
+    if recorded is None:
+        return None
+    try:
+        inputs = msgspec.json.decode(recorded, type=list[list[int | list[int]]])
+    except msgspec.ValidationError:
+        return None
+    return [[size for size in shape if isinstance(size, int)] for shape in inputs]
+
+
+def parse_types(recorded: str | None) -> list[str | None] | None:
+    """Return torch's names of the types of an op's inputs: None for each that is no tensor."""
+    if recorded is None:
+        return None
+    try:
+        inputs = msgspec.json.decode(recorded, type=list[str | list[str]])
+    except msgspec.ValidationError:
+        return None
+    return [torch_name(name) if isinstance(name, str) else None for name in inputs]
+
+
+def moved_by_op(op: str, shapes: Sequence[Sequence[int]] | None, types: Sequence[str | None] | None) -> Moved | None:
+    """Return what `aten::copy_` moves: its input 0 is the destination, 1 the source."""
+    if op not in _COPY_OPS or not shapes or not types or len(shapes) < 2 or len(types) < 2:
+        return None
+    shape = tuple(shapes[0])
+    elements = prod(shape)
+    return Moved(elements, elements, tuple(shapes[1]) if prod(shapes[1]) == elements else shape, types[1], types[0])
+
+
+def moved_by_grid(kernel: str, grid: tuple[int, int, int] | None, block: tuple[int, int, int] | None) -> Moved | None:
+    """Return what a casting copy kernel moves, from its name and launch; its name tells the target type only."""
+    threaded = _ELEMENTS_A_THREAD.search(kernel)
+    target = _DIRECT_COPY_TYPE.search(kernel)
+    if not threaded or not target or grid is None or block is None:
+        return None
+    block_elements = prod(block) * int(threaded[1])
+    blocks = prod(grid)
+    return Moved((blocks - 1) * block_elements + 1, blocks * block_elements, None, None, torch_name(target[1]))

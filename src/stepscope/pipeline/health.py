@@ -1,0 +1,86 @@
+"""The quality gate: what this trace can and cannot answer. It runs before any finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.trace import TraceWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Steps
+
+FEW_STEPS = 3
+"""Fewer steps than this show no spread."""
+STARTS_WORK = r"LaunchKernel|GraphLaunch|LaunchCooperativeKernel"
+"""Launches that always leave a row on the GPU, unless they only record a graph."""
+
+
+def check_health(linked: Linked, steps: Steps) -> list[TraceWarning]:
+    """Return what a reader must know before believing numbers from this trace, the loader's warnings first."""
+    return [*linked.trace.warnings, *_gpu_rows(linked, steps), *_steps(linked, steps), *_recording(linked, steps)]
+
+
+def has_stacks(linked: Linked) -> bool:
+    """Whether Python stacks were recorded around the work."""
+    frames, ops = linked.trace.frames, linked.trace.ops
+    return bool(frames.height and ops.height and frames["start_ns"].max() > ops["start_ns"].min())  # type: ignore[operator]
+
+
+def has_shapes(linked: Linked) -> bool:
+    """Whether any op has the shapes of its inputs."""
+    dims = linked.trace.ops["input_dims"]
+    return bool(dims.null_count() < dims.len())
+
+
+def _gpu_rows(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
+    if not linked.kernels.height:
+        yield TraceWarning("no-gpu-events", "nothing recorded of the GPU: no kernels, copies or sets", spoils_totals=True)
+        return
+    silent = _steps_without_gpu_rows(linked, steps)
+    if silent:
+        message = "steps launched work of which no GPU row was recorded; their GPU time is not known"
+        yield TraceWarning("gpu-rows-missing", message, silent, spoils_totals=True)
+
+
+def _steps_without_gpu_rows(linked: Linked, steps: Steps) -> int:
+    """Count steps whose kernel launches have no GPU row at all; launches under graph capture leave none."""
+    if not steps.annotated:
+        return 0
+    launches = linked.trace.launches.with_row_index("row")
+    capturing = linked.trace.annotations.filter(pl.col("name").cast(pl.String).str.starts_with("capture"))
+    if capturing.height:
+        return 0
+    starting = launches.filter(pl.col("name").cast(pl.String).str.contains(STARTS_WORK))
+    begins = np.array([step.host_start_ns for step in steps.steps], dtype=np.int64)
+    step_of_launch = np.searchsorted(begins, starting["start_ns"].to_numpy(), side="right") - 1
+    launching = set(step_of_launch[step_of_launch >= 0].tolist())
+    return len(launching - set(steps.step_of_kernel.tolist()))
+
+
+def _steps(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
+    if not linked.kernels.height:
+        return
+    if not steps.annotated:
+        yield TraceWarning("no-step-annotations", "nothing marks a step, so the whole recording stands for one")
+    elif len(steps.steps) < FEW_STEPS:
+        yield TraceWarning("few-steps", "fewer than three steps: no spread can be told", len(steps.steps))
+    if steps.hole_ns:
+        message = f"{steps.hole_ns / 1e6:.1f} ms at the start, in which the host waited for unrecorded work, are left out"
+        yield TraceWarning("hole-at-start", message)
+
+
+def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
+    if linked.kernels.height and not has_shapes(linked):
+        yield TraceWarning("no-shapes", "input shapes were not recorded (record_shapes=True records them)")
+    if linked.kernels.height and has_stacks(linked):
+        message = "Python stacks were recorded, which slows the host: launch times and gaps include the profiler's own cost"
+        yield TraceWarning("stacks-slow-host", message)
+    outside = int((steps.step_of_kernel < 0).sum())
+    if outside:
+        yield TraceWarning("outside-steps", "GPU rows belong to no step (queued or launched outside every step)", outside)

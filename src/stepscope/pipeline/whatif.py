@@ -1,0 +1,261 @@
+"""The steps replayed with causes removed, host and device on one timeline.
+
+The device is one sequence of work in order of start, over all streams. Between two pieces of work lies a gap, and a gap
+has a reason: the host launched the next piece too late, or the device itself took the time. Work that overlaps earlier
+work lengthens the sequence only by what it runs on alone. Taking work out takes out the time that nothing else
+covered. The host's launches stay where they were, except that a call which waits for the device returns when the work
+that it waited for is done in the replay, and everything after it on the host moves with it.
+
+With nothing taken out, the replay is the identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.pipeline.steps import WAITS
+from stepscope.trace import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Steps
+
+    Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+QUEUE_DELAY_NS = 10_000
+"""Work that follows a gap and starts within this time of its launch call's end was held up by the host."""
+RETURN_DELAY_NS = 200_000
+"""A waiting call that returns later than this after GPU work ended was not waiting for that work."""
+OWN_GAP_NS = 1_000
+"""The device's own gap between two kernels where the trace shows none to learn it from."""
+GRAPH_GAP_NS = 500
+"""The device's own gap between two kernels of a graph; the median in graph replays on one H200 is 416 ns."""
+_NEVER = -(1 << 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is taken out of the steps: GPU work, the host's launch times, or both."""
+
+    removed: Bools
+    """Shape [kernels]."""
+    launches_free: bool = False
+    """Whether the host costs nothing: GPU work follows GPU work, as if all steps were graphs launched ahead."""
+
+    def __or__(self, other: Change) -> Change:
+        """Return both changes together."""
+        return Change(self.removed | other.removed, self.launches_free or other.launches_free)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Steps of one phase, measured or after a change."""
+
+    duration_us: NDArray[np.float64]
+    """First GPU work to the next step's first; the last of a run is left out, unless it is the only one."""
+    gpu_span_us: NDArray[np.float64]
+    """First to last GPU work of each step."""
+    busy_us: NDArray[np.float64]
+    """Union of the GPU work of each step."""
+    gaps: int
+    """Gaps between pieces of GPU work, over all steps."""
+    late_gaps: int
+    """Gaps that the host is the reason of: they end right after a launch."""
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the median step without GPU work."""
+        duration = float(np.median(self.duration_us))
+        return max(1 - float(np.median(self.busy_us)) / duration, 0.0) if duration else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """The kept work after a change, in the device's order."""
+
+    rows: Ints
+    start: Ints
+    end: Ints
+    has_gap: Bools
+    is_late: Bools
+
+
+class Timeline:
+    """Host and device of one trace, ready to be replayed with changes."""
+
+    def __init__(self, linked: Linked, steps: Steps) -> None:
+        kernels = linked.kernels
+        self._steps = steps
+        self._start = kernels["start_ns"].to_numpy()
+        self._end = self._start + kernels["duration_ns"].to_numpy()
+        self._gap = self._start - _frontier_before(self._end, self._start)
+        self._beside = (self._gap < 0) & _other_stream(kernels["stream"].fill_null(0).to_numpy(), self._end)
+        self._launch = kernels["launch"].cast(pl.Int64).fill_null(-1).to_numpy()
+        self._issued = _issued(linked, self._launch, self._end)
+        all_rows = np.arange(self._start.size)
+        self._late = (self._gap > 0) & (self._start - self._issued < QUEUE_DELAY_NS) & self._leads(all_rows)
+        own = self._gap[(self._gap > 0) & ~self._late]
+        self._own_gap = int(np.median(own)) if own.size else OWN_GAP_NS
+        reaction = self._start[self._late] - self._issued[self._late]
+        self._reaction = int(np.median(reaction)) if reaction.size else 0
+        self._waits = _waits(linked, self._end, self._launch)
+
+    def replay(self, indices: Sequence[int], change: Change | None = None) -> Replayed:
+        """Return the given steps, all of one phase, as they are or as they would run after a change."""
+        run = self._run(change or Change(np.zeros(self._start.shape, dtype=np.bool_)))
+        step = self._steps.step_of_kernel[run.rows]
+        chosen = set(indices)
+        first = {int(s): int(run.start[step == s].min()) for s in np.unique(step[step >= 0])}
+        last = {s: int(run.end[step == s].max()) for s in first}
+        runs = [s for s in indices if s in first]
+        durations = [first[s + 1] - first[s] for s in runs if s + 1 in chosen and s + 1 in first]
+        spans = [last[s] - first[s] for s in runs]
+        busy = [intervals.covered(run.start[step == s], run.end[step == s]) for s in runs]
+        inside = np.isin(step, runs)
+        return Replayed(
+            duration_us=np.array(durations or spans) / 1e3,
+            gpu_span_us=np.array(spans) / 1e3,
+            busy_us=np.array(busy) / 1e3,
+            gaps=int((run.has_gap & inside).sum()),
+            late_gaps=int((run.is_late & inside).sum()),
+        )
+
+    def _leads(self, rows: Ints) -> Bools:
+        """Tell which rows the host can hold up: the first of each launch, unless it runs beside another stream's work.
+
+        A graph's other kernels follow its first. Work beside other work may come when it likes: holding the sequence up
+        for it would let a small copy on a side stream delay a whole step.
+        """
+        launch = self._launch[rows]
+        first = np.zeros(rows.shape, dtype=np.bool_)
+        first[np.unique(launch, return_index=True)[1]] = True
+        return first & (launch >= 0) & ~self._beside[rows]
+
+    def _run(self, change: Change) -> _Schedule:
+        rows = np.flatnonzero(~change.removed)
+        gap = self._own_gaps(change, rows)
+        duration = self._end[rows] - self._start[rows]
+        ready = np.full(rows.shape, _NEVER)
+        if not change.launches_free:
+            leads = self._leads(rows)
+            late = self._late[rows]
+            on_time = np.minimum(self._issued[rows] + self._reaction, self._start[rows])
+            ready[leads] = np.where(late, self._start[rows], on_time)[leads]
+        return self._schedule(rows, gap, duration, ready)
+
+    def _own_gaps(self, change: Change, rows: Ints) -> Ints:
+        """Return the gap before each kept row that the device itself needs; negative where it overlaps earlier work."""
+        kept = ~change.removed
+        only_removed = intervals.difference(
+            self._start[change.removed], self._end[change.removed], self._start[kept], self._end[kept]
+        )
+        start = self._start[rows] - intervals.time_covered_before(self._start[rows], *only_removed)
+        end = self._end[rows] - intervals.time_covered_before(self._end[rows], *only_removed)
+        overlap = np.minimum(start - _frontier_before(end, start), self._own_gap)
+        measured = self._gap[rows]
+        if change.launches_free:
+            own = np.minimum(measured, min(self._own_gap, GRAPH_GAP_NS))
+        else:
+            own = np.where(self._late[rows], np.minimum(measured, self._own_gap), measured)
+        return np.where(measured > 0, own, overlap)
+
+    def _schedule(self, rows: Ints, gap: Ints, duration: Ints, ready: Ints) -> _Schedule:
+        """Place the rows one after another, from one waiting host call to the next.
+
+        With F the end of all work so far, a row starts at max(F + gap, ready), so F grows by a step of the
+        (max, +) algebra, which a cumulative maximum computes for many rows at once.
+        """
+        start = np.empty_like(duration)
+        has_gap = np.zeros(rows.shape, dtype=np.bool_)
+        is_late = np.zeros(rows.shape, dtype=np.bool_)
+        issued = self._issued[rows]
+        growth = np.maximum(gap + duration, 0)
+        frontier = int(self._start[rows[0]]) - int(gap[0]) if rows.size else 0
+        shift_from, shift_by = [_NEVER], [0]
+        done = 0
+        for wait in [*self._waits, None]:
+            stop = rows.size if wait is None else int(np.searchsorted(rows, wait.target, side="right"))
+            if stop > done:
+                part = slice(done, stop)
+                moved = np.asarray(shift_by)[np.searchsorted(shift_from, issued[part], side="right") - 1]
+                can_start = np.where(ready[part] == _NEVER, _NEVER, ready[part] - moved)
+                total = np.cumsum(growth[part])
+                reach = np.maximum.accumulate(np.maximum(can_start + duration[part] - total, frontier))
+                before = np.concatenate(([frontier], (reach + total)[:-1]))
+                start[part] = np.maximum(before + gap[part], can_start)
+                has_gap[part] = start[part] > before
+                is_late[part] = can_start > before + gap[part]
+                frontier = int(reach[-1] + total[-1])
+                done = stop
+            if wait is not None and done:
+                target = done - 1
+                returned = max(wait.start - shift_by[-1], int(start[target] + duration[target]) + wait.delay)
+                shift_from.append(wait.end)
+                shift_by.append(max(wait.end - returned, shift_by[-1]))
+        return _Schedule(rows, start, start + duration, has_gap, is_late | (has_gap & self._late[rows] & (start >= ready)))
+
+
+def _issued(linked: Linked, launch: Ints, end: Ints) -> Ints:
+    """Return when the host had handed over each row's work: its call's end, or the start of a copy that blocks."""
+    calls = linked.trace.launches
+    if not calls.height:
+        return np.full(launch.shape, _NEVER)
+    call_start = calls["start_ns"].to_numpy()
+    call_end = call_start + calls["duration_ns"].to_numpy()
+    is_copy = calls["name"].cast(pl.String).str.contains("Memcpy").to_numpy()
+    blocks = is_copy[launch] & (call_end[launch] >= end)
+    return np.where(launch < 0, _NEVER, np.where(blocks, call_start[launch], call_end[launch]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A host call that returned because GPU work was done."""
+
+    start: int
+    end: int
+    target: int
+    """Row of the work."""
+    delay: int
+    """From the end of the work to the return."""
+
+
+def _waits(linked: Linked, end: Ints, launch: Ints) -> list[_Wait]:
+    """Find the calls that waited: a synchronisation that returned just after work ended, a copy that returned after its own."""
+    calls = linked.trace.launches.with_row_index("row").filter(pl.col("name").cast(pl.String).str.contains(WAITS.pattern))
+    by_end = np.argsort(end, kind="stable")
+    row_of_launch = {int(call): row for row, call in enumerate(launch.tolist()) if call >= 0}
+    waits = []
+    for row, call_start, duration, name in calls.select(
+        "row", "start_ns", "duration_ns", pl.col("name").cast(pl.String)
+    ).iter_rows():
+        call_end = call_start + duration
+        if "Memcpy" in name:
+            target = row_of_launch.get(row, -1)
+        else:
+            position = int(np.searchsorted(end[by_end], call_end, side="right")) - 1
+            target = int(by_end[position]) if position >= 0 else -1
+        if target >= 0 and call_start < end[target] <= call_end and call_end - end[target] <= RETURN_DELAY_NS:
+            waits.append(_Wait(call_start, call_end, target, int(call_end - end[target])))
+    return sorted(waits, key=lambda wait: wait.end)
+
+
+def _frontier_before(end: Ints, start: Ints) -> Ints:
+    """Return, for work in order of start, when all work before it is done; for the first, its own start."""
+    return np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+
+
+def _other_stream(stream: Ints, end: Ints) -> Bools:
+    """Tell which rows are on another stream than the work before them that ends last."""
+    latest = np.maximum.accumulate(end)
+    is_latest = np.concatenate(([True], end[1:] > latest[:-1]))
+    holder = np.maximum.accumulate(np.where(is_latest, np.arange(end.size), 0))
+    return np.concatenate(([False], stream[1:] != stream[holder[:-1]]))
