@@ -1,5 +1,25 @@
-"""stepscope: what slows an LLM's inference step, and what fixing it would really gain."""
+"""stepscope: what slows an LLM's inference step, and what fixing it would really gain.
+
+`load` and `diagnose` are imported when first used, so that importing one half of the package loads nothing of the other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from stepscope.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from stepscope.pipeline import diagnose
+    from stepscope.pipeline.load import load
+
+_HOMES = {"diagnose": "stepscope.pipeline", "load": "stepscope.pipeline.load"}
+
+__all__ = ["__version__", "diagnose", "load"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 -- what a module holds
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

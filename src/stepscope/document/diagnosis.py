@@ -32,18 +32,18 @@ class Confidence(StrEnum):
     LOW = "low"
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
+class Struct(msgspec.Struct, frozen=True):
     """Base of the document's structs."""
 
 
-class Tool(Struct):
+class Tool(Struct, kw_only=True):
     """What wrote the document."""
 
     name: str = "stepscope"
     version: str = __version__
 
 
-class Warning_(Struct):  # noqa: N801 -- `Warning` is Python's own
+class Warning_(Struct, kw_only=True):  # noqa: N801 -- `Warning` is Python's own
     """What a reader must know before believing a trace's numbers."""
 
     code: str
@@ -51,7 +51,7 @@ class Warning_(Struct):  # noqa: N801 -- `Warning` is Python's own
     count: int
 
 
-class Attribution(Struct):
+class Attribution(Struct, kw_only=True):
     """Which share of the kernel time could be traced back, and how."""
 
     with_launch: float | None
@@ -63,7 +63,7 @@ class Attribution(Struct):
     unclassified: float | None
 
 
-class TraceInfo(Struct):
+class TraceInfo(Struct, kw_only=True):
     """One input file."""
 
     path: str
@@ -76,7 +76,7 @@ class TraceInfo(Struct):
     warnings: list[Warning_]
 
 
-class Model(Struct):
+class Model(Struct, kw_only=True):
     """The model that shapes were matched with."""
 
     name: str
@@ -85,7 +85,7 @@ class Model(Struct):
     tp: int | None
 
 
-class Hardware(Struct):
+class Hardware(Struct, kw_only=True):
     """The GPU whose ceilings were used."""
 
     name: str
@@ -94,7 +94,7 @@ class Hardware(Struct):
     source: str | None
 
 
-class Spread(Struct):
+class Spread(Struct, kw_only=True):
     """Least, median and greatest value over the steady steps."""
 
     min: float
@@ -102,7 +102,7 @@ class Spread(Struct):
     max: float
 
 
-class StepSummary(Struct):
+class StepSummary(Struct, kw_only=True):
     """The steps of one phase of one trace."""
 
     trace: int
@@ -118,7 +118,7 @@ class StepSummary(Struct):
     unprofiled_duration_us: float | None = None
 
 
-class ClassTime(Struct):
+class ClassTime(Struct, kw_only=True):
     """The time of one kernel class per step: the union of its intervals."""
 
     trace: int
@@ -129,7 +129,7 @@ class ClassTime(Struct):
     calls_per_step: float
 
 
-class Frame(Struct):
+class Frame(Struct, kw_only=True):
     """A function on the stack; `line` is the one recorded: the function's first, unless it was already running."""
 
     file: str
@@ -137,7 +137,7 @@ class Frame(Struct):
     function: str
 
 
-class Group(Struct):
+class Group(Struct, kw_only=True):
     """One part of a finding: a kernel on a tensor."""
 
     kernel: str
@@ -147,7 +147,7 @@ class Group(Struct):
     time_us_per_step: float
 
 
-class Evidence(Struct):
+class Evidence(Struct, kw_only=True):
     """What was seen; the single fields describe the largest of the groups."""
 
     op: str | None = None
@@ -166,13 +166,17 @@ class Evidence(Struct):
     tensor: str | None = None
     live_tokens: int | None = None
     live_fraction: float | None = None
+    gaps_per_step: float | None = None
+    """`launch-bound`: gaps between pieces of GPU work."""
+    late_gap_share: float | None = None
+    """`launch-bound`: share of the gaps, counted, that end right after a launch."""
     groups: list[Group] = []
     frames: list[Frame] = []
     statement: str | None = None
     statement_at: str | None = None
 
 
-class Range(Struct):
+class Range(Struct, kw_only=True):
     """A prediction: never one number without its uncertainty."""
 
     low: float
@@ -180,7 +184,7 @@ class Range(Struct):
     high: float
 
 
-class WhatIf(Struct):
+class WhatIf(Struct, kw_only=True):
     """The step predicted without the cause, on the trace's own clock."""
 
     step_us: Range
@@ -193,7 +197,7 @@ class WhatIf(Struct):
     assumption: str
 
 
-class Fix(Struct):
+class Fix(Struct, kw_only=True):
     """Something to do about it, the easiest first."""
 
     what: str
@@ -204,7 +208,7 @@ class Fix(Struct):
     expected_step_us: float | None = None
 
 
-class Finding(Struct):
+class Finding(Struct, kw_only=True):
     """A diagnosed cause."""
 
     rule: str
@@ -223,7 +227,7 @@ class Finding(Struct):
     fix: list[Fix]
 
 
-class RuledOut(Struct):
+class RuledOut(Struct, kw_only=True):
     """A usual suspect that is not the cause, or of which that cannot be told."""
 
     trace: int
@@ -234,7 +238,7 @@ class RuledOut(Struct):
     reason: str
 
 
-class CouldNotCheck(Struct):
+class CouldNotCheck(Struct, kw_only=True):
     """What the trace cannot answer, and how to record one that can."""
 
     rule: str
@@ -242,7 +246,7 @@ class CouldNotCheck(Struct):
     how_to_capture: str
 
 
-class Diagnosis(Struct):
+class Diagnosis(Struct, kw_only=True):
     """The whole document."""
 
     schema_version: int = SCHEMA_VERSION

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.pipeline.link import NONE, innermost
 from stepscope.trace import TraceWarning
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 FEW_STEPS = 3
 """Fewer steps than this show no spread."""
+MOST_LAUNCHES = 0.5
+"""Share of the launches that must lie in a Python function; a few do in every trace, from the profiler's own code."""
 STARTS_WORK = r"LaunchKernel|GraphLaunch|LaunchCooperativeKernel"
 """Launches that always leave a row on the GPU, unless they only record a graph."""
 
@@ -27,9 +30,18 @@ def check_health(linked: Linked, steps: Steps) -> list[TraceWarning]:
 
 
 def has_stacks(linked: Linked) -> bool:
-    """Whether Python stacks were recorded around the work."""
-    frames, ops = linked.trace.frames, linked.trace.ops
-    return bool(frames.height and ops.height and frames["start_ns"].max() > ops["start_ns"].min())  # type: ignore[operator]
+    """Whether most launches were recorded with the Python functions around them."""
+    frames, launches = linked.trace.frames, linked.trace.launches
+    if not frames.height or not launches.height:
+        return False
+    around = innermost(
+        frames["thread"].to_numpy(),
+        frames["start_ns"].to_numpy(),
+        (frames["start_ns"] + frames["duration_ns"]).to_numpy(),
+        launches["thread"].to_numpy(),
+        launches["start_ns"].to_numpy(),
+    )
+    return bool((around != NONE).mean() > MOST_LAUNCHES)
 
 
 def has_shapes(linked: Linked) -> bool:
@@ -50,13 +62,9 @@ def _gpu_rows(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
 
 def _steps_without_gpu_rows(linked: Linked, steps: Steps) -> int:
     """Count steps whose kernel launches have no GPU row at all; launches under graph capture leave none."""
-    if not steps.annotated:
+    if not steps.annotated or steps.is_capture:
         return 0
-    launches = linked.trace.launches.with_row_index("row")
-    capturing = linked.trace.annotations.filter(pl.col("name").cast(pl.String).str.starts_with("capture"))
-    if capturing.height:
-        return 0
-    starting = launches.filter(pl.col("name").cast(pl.String).str.contains(STARTS_WORK))
+    starting = linked.trace.launches.filter(pl.col("name").cast(pl.String).str.contains(STARTS_WORK))
     begins = np.array([step.host_start_ns for step in steps.steps], dtype=np.int64)
     step_of_launch = np.searchsorted(begins, starting["start_ns"].to_numpy(), side="right") - 1
     launching = set(step_of_launch[step_of_launch >= 0].tolist())
@@ -66,7 +74,10 @@ def _steps_without_gpu_rows(linked: Linked, steps: Steps) -> int:
 def _steps(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     if not linked.kernels.height:
         return
-    if not steps.annotated:
+    if steps.is_capture:
+        message = "a graph was captured while recording: what was launched into it did not run, and has no GPU rows"
+        yield TraceWarning("graph-capture", message)
+    elif not steps.annotated:
         yield TraceWarning("no-step-annotations", "nothing marks a step, so the whole recording stands for one")
     elif len(steps.steps) < FEW_STEPS:
         yield TraceWarning("few-steps", "fewer than three steps: no spread can be told", len(steps.steps))

@@ -17,7 +17,7 @@ import polars as pl
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +31,9 @@ WAIT_HOLE_SHARE = 0.9
 """So much of the hole must lie in calls that wait for the GPU."""
 WAITS = re.compile(r"^(?:cuda|hip|cu)\w*(?:Synchronize|Memcpy\w*)$")
 """Runtime calls that can wait for the GPU; an asynchronous copy of pageable memory waits too."""
+
+CAPTURE = "StreamEndCapture|GraphInstantiate"
+"""Runtime calls that end the capture of a graph: what was launched before them did not run."""
 
 _SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d+))?")
 _VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d+)\(.*?\)_generation_(?P<decodes>\d+)\(")
@@ -69,6 +72,8 @@ class Steps:
     """Shape [kernels]: index into `steps`; -1 for GPU work outside every step."""
     annotated: bool
     """False where nothing in the trace marks a step, and the whole recording stands for one."""
+    is_capture: bool
+    """Whether a graph was captured while recording, so that the recording is not of steps."""
     hole_ns: int
     """Time at the start of the first step in which the host waited for GPU work that was not recorded."""
 
@@ -87,24 +92,29 @@ class Steps:
 
 
 def find_steps(linked: Linked) -> Steps:
-    """Find steps by annotation: SGLang's, else vLLM's, else torch's; else the recording as a whole is one step."""
-    steps = _annotated(linked)
+    """Find steps by annotation: SGLang's, else vLLM's, else torch's; else the recording as a whole is one step.
+
+    A recording of a graph's capture has no steps, unless a server marked some.
+    """
+    is_capture = linked.trace.launches["name"].cast(pl.String).str.contains(CAPTURE).any()
+    steps = _annotated(linked, (_sglang_step, _vllm_step) if is_capture else (_sglang_step, _vllm_step, _torch_step))
     kernels = linked.kernels
     if not steps:
-        whole = (Step("recording", Phase.UNKNOWN, None, 0),) if kernels.height else ()
-        return Steps(whole, np.zeros(kernels.height, dtype=np.int64), annotated=False, hole_ns=0)
+        whole = () if is_capture or not kernels.height else (Step("recording", Phase.UNKNOWN, None, 0),)
+        of_kernel = np.full(kernels.height, len(whole) - 1, dtype=np.int64)
+        return Steps(whole, of_kernel, annotated=False, is_capture=is_capture, hole_ns=0)
     starts = np.array([step.host_start_ns for step in steps], dtype=np.int64)
     launched = linked.trace.launches["start_ns"].to_numpy()
     launch = kernels["launch"].fill_null(0).to_numpy()
     step = np.searchsorted(starts, launched[launch], side="right") - 1 if launched.size else np.full(launch.shape, -1)
     step = np.where(kernels["launch"].is_null().to_numpy(), -1, step)
     step, hole = _without_hole(linked, step)
-    return Steps(steps, step, annotated=True, hole_ns=hole)
+    return Steps(steps, step, annotated=True, is_capture=is_capture, hole_ns=hole)
 
 
-def _annotated(linked: Linked) -> tuple[Step, ...]:
+def _annotated(linked: Linked, dialects: Sequence[Callable[[str, int], Step | None]]) -> tuple[Step, ...]:
     names = linked.trace.annotations.select("start_ns", pl.col("name").cast(pl.String)).rows()
-    for parse in (_sglang_step, _vllm_step, _torch_step):
+    for parse in dialects:
         steps = tuple(step for start, name in names if (step := parse(name, start)))
         if steps:
             return steps

@@ -72,10 +72,19 @@ class Replayed:
     """Gaps that the host is the reason of: they end right after a launch."""
 
     @property
+    def step_us(self) -> float:
+        """Median step duration."""
+        return float(np.median(self.duration_us))
+
+    @property
+    def idle_us(self) -> float:
+        """Time of the median step without GPU work."""
+        return max(self.step_us - float(np.median(self.busy_us)), 0.0)
+
+    @property
     def idle_share(self) -> float:
         """Share of the median step without GPU work."""
-        duration = float(np.median(self.duration_us))
-        return max(1 - float(np.median(self.busy_us)) / duration, 0.0) if duration else 0.0
+        return self.idle_us / self.step_us if self.step_us else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +122,23 @@ class Timeline:
         """Return the given steps, all of one phase, as they are or as they would run after a change."""
         run = self._run(change or Change(np.zeros(self._start.shape, dtype=np.bool_)))
         step = self._steps.step_of_kernel[run.rows]
-        chosen = set(indices)
-        first = {int(s): int(run.start[step == s].min()) for s in np.unique(step[step >= 0])}
-        last = {s: int(run.end[step == s].max()) for s in first}
-        runs = [s for s in indices if s in first]
-        durations = [first[s + 1] - first[s] for s in runs if s + 1 in chosen and s + 1 in first]
-        spans = [last[s] - first[s] for s in runs]
-        busy = [intervals.covered(run.start[step == s], run.end[step == s]) for s in runs]
-        inside = np.isin(step, runs)
+        inside = np.isin(step, indices)
+        step, start, end = step[inside], run.start[inside], run.end[inside]
+        count = len(self._steps.steps)
+        first = np.full(count, np.iinfo(np.int64).max)
+        last = np.full(count, _NEVER)
+        np.minimum.at(first, step, start)
+        np.maximum.at(last, step, end)
+        running = np.unique(step)
+        followed = running[np.isin(running + 1, running)]
+        span = last[running] - first[running]
+        duration = first[followed + 1] - first[followed] if followed.size else span
         return Replayed(
-            duration_us=np.array(durations or spans) / 1e3,
-            gpu_span_us=np.array(spans) / 1e3,
-            busy_us=np.array(busy) / 1e3,
-            gaps=int((run.has_gap & inside).sum()),
-            late_gaps=int((run.is_late & inside).sum()),
+            duration_us=duration / 1e3,
+            gpu_span_us=span / 1e3,
+            busy_us=intervals.covered_by_group(start, end, step, count)[running] / 1e3,
+            gaps=int(run.has_gap[inside].sum()),
+            late_gaps=int(run.is_late[inside].sum()),
         )
 
     def _leads(self, rows: Ints) -> Bools:

@@ -43,6 +43,26 @@ def covered(starts: Ints, ends: Ints) -> int:
     return int((merged_ends - merged_starts).sum())
 
 
+def covered_by_group(starts: Ints, ends: Ints, group: Ints, count: int) -> Ints:
+    """Return, for each of `count` groups of intervals, the time that at least one interval of the group covers.
+
+    Args:
+        starts: shape [n].
+        ends: shape [n].
+        group: shape [n], each in [0, count).
+        count: number of groups.
+    """
+    if starts.size == 0:
+        return np.zeros(count, dtype=np.int64)
+    base = int(starts.min())
+    length = int(ends.max()) - base + 1  # groups are laid one after another, so that one union serves all
+    offset = group * length - base
+    merged_starts, merged_ends = union(starts + offset, ends + offset)
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, merged_starts // length, merged_ends - merged_starts)
+    return total
+
+
 def covered_within(starts: Ints, ends: Ints, low: int, high: int) -> int:
     """Return the time within [low, high) that at least one interval covers."""
     return covered(np.clip(starts, low, high), np.clip(ends, low, high))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED, kernel_class
+from stepscope.pipeline.attribute.kernel_class import kernel_class
 from stepscope.pipeline.attribute.moved import Moved, moved_by_grid, moved_by_op, parse_shapes, parse_types
 
 if TYPE_CHECKING:
@@ -111,13 +111,6 @@ def attribute(linked: Linked, steps: Steps) -> Attributed:
         for group in _groups(linked, steps, phase, indices, class_of_kernel)
     ]
     return Attributed(class_of_kernel, tuple(sorted(groups, key=lambda group: -group.time_us_per_step)))
-
-
-def unclassified_share(linked: Linked, attributed: Attributed) -> float | None:
-    """Return the share of the summed kernel time whose class is not known; None without kernels."""
-    duration = linked.kernels["duration_ns"].to_numpy()
-    total = int(duration.sum())
-    return float(duration[attributed.class_of_kernel == UNCLASSIFIED].sum() / total) if total else None
 
 
 def _groups(

@@ -39,6 +39,11 @@ def torch_name(recorded: str) -> str | None:
     return name if name in _BYTES else None
 
 
+def is_floating(name: str) -> bool:
+    """Tell whether a type named as torch names it holds real numbers, as weights and activations do."""
+    return name.startswith(("Float", "BFloat", "Half", "Double"))
+
+
 def item_bytes(name: str) -> int:
     """Return the bytes of one element of a type named as torch names it.
 

@@ -1,0 +1,45 @@
+"""How many tokens of the KV pool are live: what the running requests read."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.model import Deployment
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.steps import Step
+
+_VLLM_DETAILED = re.compile(r"_generation_\d+\(sq\d+sk(?P<tokens>\d+)")
+_GATHER_OPS = {"aten::index", "aten::index_select"}
+_ONE_BLOCK_A_ROW = "vectorized_gather_kernel"
+
+
+class LiveTokens(NamedTuple):
+    """Tokens of all requests of a step together, and how that is known."""
+
+    tokens: int
+    source: str
+
+
+def live_tokens(deployment: Deployment, step: Step, groups: Sequence[WorkGroup], slots: int) -> LiveTokens | None:
+    """Return the live tokens of a step: as told, else from its annotation, else from a gather that reads the pool.
+
+    Args:
+        deployment: what the command line told.
+        step: a step of the phase.
+        groups: the work of the phase.
+        slots: rows of the pool that a gather must read from.
+    """
+    if deployment.context is not None and step.batch_size is not None:
+        return LiveTokens(deployment.context * step.batch_size, f"--context × batch {step.batch_size}")
+    annotated = _VLLM_DETAILED.search(step.name)
+    if annotated:
+        return LiveTokens(int(annotated["tokens"]), "the step's annotation")
+    for group in groups:
+        reads_pool = group.input_shapes and group.input_shapes[0][:1] == [slots]
+        if reads_pool and group.op in _GATHER_OPS and _ONE_BLOCK_A_ROW in group.kernel and group.grid:
+            return LiveTokens(group.grid[0], "the rows that a gather reads from the pool")
+    return None

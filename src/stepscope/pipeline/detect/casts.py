@@ -1,0 +1,120 @@
+"""Evidence that rules about casts share: one cast group as a document's fields, and where it comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope import units
+from stepscope.document import Evidence, Frame, Group
+from stepscope.pipeline.attribute.stacks import stack_of
+from stepscope.pipeline.attribute.statement import Statement, find_statement
+from stepscope.pipeline.whatif import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.attribute.stacks import Stack
+    from stepscope.pipeline.cost import Transfer
+    from stepscope.pipeline.detect.rule import Case
+
+INSTRUCTION_BOUND = 0.5
+"""A copy of this many bytes that reaches less than this share of the memory rate is held up by its instructions."""
+
+
+class Origin:
+    """Where a group of work comes from in the user's code."""
+
+    def __init__(self, case: Case, group: WorkGroup) -> None:
+        op = case.linked.kernels["op"][int(group.rows[0])]
+        self.stack: Stack | None = stack_of(case.linked.trace, op) if op is not None else None
+        self.statement: Statement | None = find_statement(self.stack, case.sources) if self.stack else None
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The functions around the op, outermost first."""
+        if self.stack is None:
+            return []
+        return [Frame(file=frame.file, line=frame.line, function=frame.function) for frame in self.stack.frames]
+
+    @property
+    def where(self) -> str | None:
+        """The statement's `file:line`, or else the innermost function's."""
+        if self.statement is not None:
+            return f"{self.statement.file}:{self.statement.lines[0]}"
+        return f"{self.stack.frames[-1].file}:{self.stack.frames[-1].line}" if self.stack else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be said about an ambiguous statement."""
+        if self.statement is None or len(self.statement.lines) == 1:
+            return []
+        return [f"The call is on one of the lines {', '.join(map(str, self.statement.lines))} of {self.statement.file}."]
+
+
+def cast_evidence(  # noqa: PLR0913 -- the fields of one document struct, each from another source
+    case: Case,
+    groups: Sequence[WorkGroup],
+    transfer: Transfer,
+    shape: Sequence[int] | None,
+    tensors: Sequence[str | None],
+    origin: Origin,
+) -> Evidence:
+    """Return the evidence of casts, the largest group first."""
+    largest = groups[0]
+    rate = transfer.achieved_gb_per_s(largest.us_per_call)
+    gpu = case.gpu
+    peak = gpu.memory_gb_per_s if gpu else None
+    measured = gpu.memory_measured_gb_per_s if gpu else None
+    statement = origin.statement
+    known = statement is not None and len(statement.lines) == 1
+    return Evidence(
+        op=largest.op,
+        kernel=largest.kernel,
+        calls_per_step=largest.calls_per_step,
+        us_per_call=largest.us_per_call,
+        input_shape=list(shape) if shape else None,
+        source_dtype=transfer.source_dtype,
+        target_dtype=transfer.target_dtype,
+        bytes_per_call=transfer.bytes,
+        bytes_per_step=round(transfer.bytes * largest.calls_per_step),
+        achieved_gb_per_s=rate,
+        bandwidth_fraction=rate / peak.value if peak else None,
+        bandwidth_fraction_measured=rate / measured.value if measured else None,
+        tensor=tensors[0],
+        groups=[
+            Group(
+                kernel=group.kernel,
+                tensor=tensor,
+                shape=list(group.moved.shape) if group.moved and group.moved.shape else None,
+                calls_per_step=group.calls_per_step,
+                time_us_per_step=group.time_us_per_step,
+            )
+            for group, tensor in zip(groups, tensors, strict=True)
+        ],
+        frames=origin.frames,
+        statement=statement.text if statement and known else None,
+        statement_at=origin.where if known else None,
+    )
+
+
+def slow_kernel_note(evidence: Evidence) -> list[str]:
+    """Say that the cast's own kernel is slow, where it is: then the waste is twofold."""
+    reached = evidence.bandwidth_fraction_measured or evidence.bandwidth_fraction
+    if reached is None or evidence.achieved_gb_per_s is None or reached >= INSTRUCTION_BOUND:
+        return []
+    rate, share = units.rate(evidence.achieved_gb_per_s), units.share(reached)
+    return [
+        f"The waste is twofold: the cast should not run, and its kernel reaches only {rate}, {share} of what this GPU"
+        " can move, because it is bound by instructions and not by memory."
+    ]
+
+
+def removal(case: Case, groups: Sequence[WorkGroup]) -> Change:
+    """Return the change that takes all kernels of the groups out."""
+    removed = np.zeros(case.linked.kernels.height, dtype=np.bool_)
+    for group in groups:
+        removed[group.rows] = True
+    return Change(removed)

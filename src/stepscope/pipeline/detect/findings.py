@@ -1,0 +1,109 @@
+"""Causes to findings: what each would gain alone, which others hide it, how much it matters, and in which order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from stepscope.document import Finding, Range, Severity, WhatIf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.detect.rule import Case, Cause
+    from stepscope.pipeline.whatif import Change, Replayed
+
+CRITICAL_GAIN = 0.30
+MAJOR_GAIN = 0.10
+MINOR_GAIN = 0.02
+HIDING_GAIN = 0.05
+"""A cause hides another if the other gains at least this much more of the step once it is gone."""
+
+
+def findings_of(case: Case, trace: int, causes: Mapping[str, Cause]) -> list[Finding]:
+    """Return the findings of a phase, in the order of the causes."""
+    return [_finding(case, trace, rule, causes) for rule in causes]
+
+
+def in_order(findings: list[Finding]) -> list[Finding]:
+    """Sort by the larger gain; those without a prediction come after, by share."""
+    return sorted(findings, key=lambda f: (f.what_if is None, -(_larger_gain(f.what_if) if f.what_if else f.share_of_step)))
+
+
+def severity_of_gain(gain: float) -> Severity:
+    """Return the severity of a gain as a fraction of the step."""
+    if gain >= CRITICAL_GAIN:
+        return Severity.CRITICAL
+    if gain >= MAJOR_GAIN:
+        return Severity.MAJOR
+    return Severity.MINOR if gain >= MINOR_GAIN else Severity.INFO
+
+
+def _larger_gain(what_if: WhatIf) -> float:
+    return max(what_if.gain_fraction, what_if.gain_fraction_others_fixed)
+
+
+def _finding(case: Case, trace: int, rule: str, causes: Mapping[str, Cause]) -> Finding:
+    cause = causes[rule]
+    what_if = _what_if(case, rule, causes)
+    return Finding(
+        rule=rule,
+        trace=trace,
+        phase=case.phase,
+        severity=severity_of_gain(_larger_gain(what_if)),
+        confidence=cause.confidence,
+        title=cause.title,
+        notes=list(cause.notes),
+        time_us_per_step=cause.time_us_per_step,
+        share_of_step=cause.time_us_per_step / case.measured.step_us if case.measured.step_us else 0.0,
+        evidence=cause.evidence,
+        what_if=what_if,
+        control=cause.control,
+        fix=[replace(fix, expected_step_us=what_if.step_us.expected) for fix in cause.fix],
+    )
+
+
+def _what_if(case: Case, rule: str, causes: Mapping[str, Cause]) -> WhatIf:
+    change = causes[rule].change
+    today = case.measured.step_us
+    alone = _replay(case, change)
+    gain = today - alone.step_us
+    hiding = [
+        other
+        for other, cause in causes.items()
+        if other != rule and _marginal(case, cause.change, change) >= gain + HIDING_GAIN * today
+    ]
+    together, gain_then = alone, gain
+    if hiding:
+        others = causes[hiding[0]].change
+        for other in hiding[1:]:
+            others |= causes[other].change
+        together = _replay(case, others | change)
+        gain_then = _replay(case, others).step_us - together.step_us
+    return WhatIf(
+        step_us=_range(alone.duration_us),
+        gpu_span_us=_range(alone.gpu_span_us),
+        unprofiled_step_us=None,
+        gain_fraction=gain / today if today else 0.0,
+        gain_fraction_others_fixed=gain_then / today if today else 0.0,
+        step_us_others_fixed=together.step_us,
+        hidden_by=hiding,
+        assumption=causes[rule].assumption,
+    )
+
+
+def _marginal(case: Case, first: Change, then: Change) -> float:
+    """Return what `then` gains in µs once `first` is made."""
+    return _replay(case, first).step_us - _replay(case, first | then).step_us
+
+
+def _replay(case: Case, change: Change) -> Replayed:
+    return case.timeline.replay(case.step_indices, change)
+
+
+def _range(values: NDArray[np.float64]) -> Range:
+    return Range(low=float(values.min()), expected=float(np.median(values)), high=float(values.max()))

@@ -1,0 +1,87 @@
+"""What a rule is, what it examines, and what it can say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from stepscope.document import Confidence, Evidence, Fix
+    from stepscope.hardware import Gpu
+    from stepscope.model import Deployment
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Phase, Step
+    from stepscope.pipeline.whatif import Change, Replayed, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One phase of one trace, with everything that is known about it."""
+
+    phase: Phase
+    step_indices: Sequence[int]
+    step: Step
+    """One step of the phase, for what all of them share."""
+    linked: Linked
+    groups: Sequence[WorkGroup]
+    """The work of the phase, longest first."""
+    timeline: Timeline
+    measured: Replayed
+    """The steps as they were recorded."""
+    deployment: Deployment
+    gpu: Gpu | None
+    sources: Sequence[Path]
+    has_stacks: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Something that costs time, and what the steps would be without it."""
+
+    title: str
+    confidence: Confidence
+    notes: Sequence[str] = ()
+    time_us_per_step: float
+    evidence: Evidence
+    change: Change
+    assumption: str
+    control: str
+    fix: Sequence[Fix] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A question that the trace cannot answer, and how to record one that can."""
+
+    missing: str
+    how_to_capture: str
+
+
+class Check(Protocol):
+    """The code of a rule."""
+
+    def __call__(self, case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:
+        """Yield at most one cause, and what could not be checked.
+
+        `found` holds, by rule, the causes of the rules that ran before; it is empty unless the rule `runs_last`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of waste; a file in `rules/` defines one as `RULE`, and its docstring is the explanation."""
+
+    id: str
+    title: str
+    phases: tuple[str, ...]
+    """The phases it judges."""
+    needs: tuple[str, ...]
+    """What a trace must hold."""
+    explanation: str
+    check: Check
+    runs_last: bool = False
+    """Whether it asks what would remain once the other causes are gone."""

@@ -1,0 +1,1 @@
+"""One rule a file: its docstring explains it, its constants are the thresholds, `check` is the code."""

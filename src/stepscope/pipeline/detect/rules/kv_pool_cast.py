@@ -1,0 +1,206 @@
+"""The whole preallocated KV pool is cast to another type in every layer of every step.
+
+## What it looks like
+`aten::to` or `aten::copy_`, or a copy kernel in a graph, once per attention layer; its elements are the pool's slots
+times the pool's row. Its duration is the same in every step, whatever the batch and the context.
+
+## Why it happens
+The KV cache is stored in FP8, the attention kernel takes 16-bit keys, and the backend converts what it passes: the
+whole buffer of the layer instead of the slots that the running requests use. A pool is sized by the free memory, so
+almost all of what is cast is never read.
+
+## What looks the same and is harmless
+A cast of the live tokens only (a gather, then a cast), the dequantisation of a shared prefix before prefill, a single
+cast at start-up, a pool of about the size of what is live.
+
+## Control
+Change only the size of the pool (SGLang: `--max-total-tokens`). If the step's time follows it, the pool is cast.
+
+## Fixes
+Today: a backend that reads FP8 on this GPU, or a 16-bit KV cache, which halves the number of tokens that fit. In code:
+tell the attention's plan the type that the pool really has, and pass the pool as it is; where the kernel cannot read
+FP8, gather the referenced slots and cast only those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from stepscope import units
+from stepscope.document import Confidence, Fix
+from stepscope.pipeline.attribute.live_tokens import LiveTokens, live_tokens
+from stepscope.pipeline.cost import Transfer
+from stepscope.pipeline.detect.casts import Origin, cast_evidence, removal, slow_kernel_note
+from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from stepscope.pipeline.attribute import WorkGroup
+
+MIN_BYTES = 4 << 20
+"""A smaller cast takes about a µs; no pool that matters is so small."""
+MIN_LIVE_RATIO = 2.0
+"""A pool with fewer slots than this many times the live tokens is about what must be read anyway."""
+MIN_CALLS_WITHOUT_MODEL = 4
+"""Without shapes and without a model, only a cast that many layers repeat is taken for the pool's."""
+POOL_DTYPE = "Float8_e4m3fn"
+"""What servers store KV in when it needs a cast to 16 bits; a grid does not tell the source type."""
+FLOAT8_WRITE = "float8_copy_kernel"
+"""The kernel that writes new tokens to an FP8 pool."""
+
+CONTROL = (
+    "Restart with another pool size and nothing else changed (SGLang: --max-total-tokens 65536). If the step's time"
+    " follows the pool's size, this is the cause; if it does not, it is not."
+)
+ASSUMPTION = (
+    "the casts are gone and nothing comes in their place; the host's launches stay as recorded, profiler overhead"
+    " included; from the fastest to the slowest step"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _PoolCast:
+    group: WorkGroup
+    slots: int
+    transfer: Transfer
+    from_shape: bool
+
+
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
+    """Find casts of as many rows as a pool has, in every step, of which few can be live."""
+    casts = [cast for group in case.groups if (cast := _pool_cast(case, group))]
+    if not casts:
+        return
+    largest = casts[0]
+    layout = case.deployment.kv_pool
+    live = live_tokens(case.deployment, case.step, case.groups, largest.slots)
+    if live is None:
+        yield Unchecked(
+            "how many tokens are live, so how much of each cast is needed",
+            "give --context TOKENS (tokens of a request); the batch size comes from the step's annotation",
+        )
+    elif largest.slots < MIN_LIVE_RATIO * live.tokens:
+        return
+    origin = Origin(case, largest.group)
+    if not origin.frames:
+        yield Unchecked(
+            "which line of code makes the cast: no Python stacks around it",
+            "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True; then pass --source DIR",
+        )
+    groups = [cast.group for cast in casts]
+    tensors = [layout.describe(cast.slots) for cast in casts]
+    shape = largest.group.moved.shape if largest.group.moved else None
+    evidence = cast_evidence(case, groups, largest.transfer, shape or (largest.slots, 1, layout.row), tensors, origin)
+    floor = None
+    if live is not None:
+        needed = Transfer(live.tokens * layout.row, largest.transfer.source_dtype, largest.transfer.target_dtype)
+        floor_of_call = needed.floor_us(case.gpu)
+        floor = floor_of_call * largest.group.calls_per_step if floor_of_call is not None else None
+        evidence = replace(
+            evidence, live_tokens=live.tokens, live_fraction=min(live.tokens / largest.slots, 1.0)
+        )
+    evidence = replace(evidence, floor_us_per_step=floor)
+    time_us = sum(group.time_us_per_step for group in groups)
+    yield Cause(
+        title=f"The whole KV pool is cast {largest.transfer.source_dtype} → {largest.transfer.target_dtype}"
+        f" {units.count(largest.group.calls_per_step)} times a step",
+        confidence=Confidence.HIGH if largest.from_shape else Confidence.MEDIUM,
+        notes=[*_inference_notes(largest), *_waste_notes(largest, live, floor), *slow_kernel_note(evidence), *origin.notes],
+        time_us_per_step=time_us,
+        evidence=evidence,
+        change=removal(case, groups),
+        assumption=ASSUMPTION,
+        control=CONTROL,
+        fix=_fixes(origin),
+    )
+
+
+def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
+    moved = group.moved
+    if moved is None or not group.is_repeated or group.kernel_class not in {"cast", "copy"}:
+        return None
+    layout = case.deployment.kv_pool
+    if moved.shape is not None:
+        slots = layout.slots_of_shape(moved.shape)
+        if slots is None or not moved.is_cast or moved.source_dtype is None or moved.target_dtype is None:
+            return None
+        transfer = Transfer(slots * layout.row, moved.source_dtype, moved.target_dtype)
+    else:
+        slots = layout.slots_in_range(moved.elements_low, moved.elements_high)
+        if slots is None or moved.target_dtype is None or not _repeated_by_layers(case, group):
+            return None
+        transfer = Transfer(slots * layout.row, POOL_DTYPE, moved.target_dtype)
+    if transfer.bytes < MIN_BYTES:
+        return None
+    return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
+
+
+def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
+    """Tell whether a cast without a shape runs as a layer's work does, in a step that writes FP8."""
+    writes_float8 = any(FLOAT8_WRITE in other.kernel for other in case.groups)
+    spec = case.deployment.spec
+    if spec is None:
+        return writes_float8 and group.calls_per_step >= MIN_CALLS_WITHOUT_MODEL
+    return group.calls_per_step > 0 and group.calls_per_step % spec.num_hidden_layers == 0
+
+
+def _inference_notes(cast: _PoolCast) -> list[str]:
+    moved, group = cast.group.moved, cast.group
+    if cast.from_shape or moved is None or group.grid is None:
+        return []
+    return [
+        f"Read off the launch: {group.grid[0]:,} blocks hold {moved.elements_low:,} to {moved.elements_high:,} elements,"
+        f" and only {cast.slots:,} slots fit in between. The kernel names the target type; that the source is"
+        f" {cast.transfer.source_dtype} is inferred."
+    ]
+
+
+def _waste_notes(cast: _PoolCast, live: LiveTokens | None, floor_us: float | None) -> list[str]:
+    if live is None:
+        return []
+    text = f"{live.tokens:,} of {cast.slots:,} slots are live ({live.source}): {units.share(live.tokens / cast.slots)}."
+    if floor_us is not None:
+        text += f" Casting only those takes {units.time(floor_us)} a step, and 0 with a kernel that reads FP8."
+    return [text]
+
+
+def _fixes(origin: Origin) -> Sequence[Fix]:
+    return (
+        Fix(
+            what="Use an attention backend that reads the FP8 KV cache (SGLang on Hopper: --attention-backend flashmla"
+            " --page-size 64, or --attention-backend triton)",
+            kind="configuration",
+            needs="a restart; check the output's quality with triton, which also casts queries and probabilities to FP8",
+        ),
+        Fix(
+            what="Store the KV cache in 16 bits (SGLang: --kv-cache-dtype auto)",
+            kind="configuration",
+            needs="a restart, and half as many tokens fit in the pool",
+        ),
+        Fix(
+            what="Tell the attention's plan() the type that the pool has (kv_data_type) instead of the query's",
+            kind="code",
+            where=origin.where,
+            needs="a kernel that reads FP8 with 16-bit queries",
+        ),
+        Fix(
+            what="Pass the pool as it is: remove the .to(...) of the whole buffer, or gather the referenced slots first"
+            " and cast only those",
+            kind="code",
+            where=origin.where,
+        ),
+    )
+
+
+RULE = Rule(
+    id="kv-pool-cast",
+    title="The whole KV pool is cast in every layer of every step",
+    phases=("decode", "prefill", "mixed", "unknown"),
+    needs=("GPU kernels", "input shapes, or the launch size of a copy kernel"),
+    explanation=__doc__,
+    check=check,
+)

@@ -1,0 +1,119 @@
+"""The GPU waits for the host: each kernel is launched only just before it runs.
+
+## What it looks like
+The GPU is idle for much of the step, and its gaps end right after a launch. With other waste in the step the gaps can
+be filled: then the host shows as the next limit once that waste is gone.
+
+## Why it happens
+Launching a kernel costs the host several µs, a small decode step has thousands of kernels, and Python runs between
+them. Without a CUDA graph the host pays that in every step.
+
+## What looks the same and is harmless
+A trace recorded for its names, eager and with Python stacks: the profiler itself makes the host slow (about 4 µs an
+op), and the same server without it may be fine. Few gaps that are long are something else: a host that prepares the
+next batch, a synchronisation, a transfer.
+
+## Control
+Measure tokens/s without the profiler, with and without CUDA graphs. If they do not differ, the host is not the limit.
+
+## Fixes
+Run decode in CUDA graphs (SGLang: without `--disable-cuda-graph` and with a large enough `--cuda-graph-max-bs`; vLLM:
+without `--enforce-eager`). In code: capture the step in a graph, fuse small kernels, take Python out of the loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope import units
+from stepscope.document import Confidence, Evidence, Fix
+from stepscope.pipeline.detect.casts import removal
+from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.whatif import GRAPH_GAP_NS, Change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stepscope.pipeline.whatif import Replayed
+
+MIN_IDLE_SHARE = 0.2
+"""Below this a step is not bound by the host: some idle time is normal between steps."""
+MIN_LATE_SHARE = 0.5
+"""So many of the gaps, counted, must end right after a launch; else something other than launching makes them."""
+
+CONTROL = "Measure tokens/s without the profiler, with and without CUDA graphs; if they do not differ, this is not the limit."
+ASSUMPTION = (
+    f"every step's work is launched ahead, as one CUDA graph, with {GRAPH_GAP_NS / 1e3} µs between kernels; the host"
+    " costs nothing; from the fastest to the slowest step"
+)
+
+
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:
+    """Find steps that wait for launches, as they are or once the largest other cause is gone."""
+    measured = case.measured
+    hidden_by = None
+    if not _waits_for_host(measured):
+        if not found:
+            return
+        hidden_by = max(found, key=lambda rule: found[rule].time_us_per_step)
+        measured = case.timeline.replay(case.step_indices, found[hidden_by].change)
+        if not _waits_for_host(measured):
+            return
+    late = measured.late_gaps / measured.gaps
+    gaps = f"{measured.late_gaps:,} of {measured.gaps:,} gaps end right after a launch"
+    if hidden_by is None:
+        title = f"The GPU waits for the host in {units.share(measured.idle_share)} of the step"
+        notes = [f"{gaps} ({units.share(late)})."]
+    else:
+        title = f"Without {hidden_by} the host is the limit: it launches one step in {units.time(measured.step_us)}"
+        notes = [f"Once {hidden_by} is gone, {gaps} ({units.share(late)}); today its kernels fill that time."]
+    if case.has_stacks:
+        notes.append(
+            "The trace was recorded with Python stacks, so the profiler itself may be the cause: a run without it can be"
+            " much faster. Record once more without stacks, or compare with tokens/s measured without the profiler."
+        )
+    yield Cause(
+        title=title,
+        confidence=Confidence.LOW if case.has_stacks else Confidence.MEDIUM,
+        notes=notes,
+        time_us_per_step=case.measured.idle_us,
+        evidence=Evidence(
+            calls_per_step=_launches_per_step(case),
+            gaps_per_step=measured.gaps / len(case.step_indices),
+            late_gap_share=late,
+        ),
+        change=Change(removal(case, ()).removed, launches_free=True),
+        assumption=ASSUMPTION,
+        control=CONTROL,
+        fix=(
+            Fix(
+                what="Run decode in CUDA graphs (SGLang: drop --disable-cuda-graph, raise --cuda-graph-max-bs above the"
+                " batch; vLLM: drop --enforce-eager)",
+                kind="configuration",
+                needs="a restart, and memory for the graphs",
+            ),
+            Fix(what="Capture the step in a torch.cuda.CUDAGraph and replay it", kind="code"),
+        ),
+    )
+
+
+def _waits_for_host(steps: Replayed) -> bool:
+    return (
+        steps.idle_share > MIN_IDLE_SHARE and steps.gaps > 0 and steps.late_gaps >= MIN_LATE_SHARE * steps.gaps
+    )
+
+
+def _launches_per_step(case: Case) -> float:
+    rows = [row for group in case.groups for row in group.rows.tolist()]
+    return case.linked.kernels["launch"].gather(rows).n_unique() / len(case.step_indices)
+
+
+RULE = Rule(
+    id="launch-bound",
+    title="The GPU waits for the host to launch its work",
+    phases=("decode", "prefill", "mixed", "unknown"),
+    needs=("GPU kernels", "launches on the host"),
+    explanation=__doc__,
+    check=check,
+    runs_last=True,
+)

@@ -1,0 +1,156 @@
+"""A large tensor that does not change is cast anew in every step or layer.
+
+## What it looks like
+A cast of at least 4 MiB a call, always of one shape and type, in every step: a weight converted before each use, a
+buffer kept in one type and used in another.
+
+## Why it happens
+The tensor's type does not fit its consumer, and the conversion stands in the forward pass instead of at load time.
+
+## What looks the same and is harmless
+Casts of activations: their shape follows the batch, they are new data each time. Casts around norms and softmax, which
+are kept in 32 bits on purpose. Casts of indices, which are data. A first use that is cached. Casts of the KV pool have a rule of their own.
+
+## Control
+Cast the tensor once, at load, and keep both copies. If the step does not get shorter by the cast's share, something
+else hides it.
+
+## Fixes
+Cast once, at load, and store the result; or store the tensor in the type that its consumer takes. In code: move the
+`.to(...)` from the forward pass to where the weight is loaded.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from stepscope import units
+from stepscope.document import Confidence, Fix
+from stepscope.model import match_elements, match_weight
+from stepscope.pipeline.attribute.dtypes import is_floating
+from stepscope.pipeline.cost import Transfer
+from stepscope.pipeline.detect.casts import Origin, cast_evidence, removal, slow_kernel_note
+from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stepscope.model import Weight
+    from stepscope.pipeline.attribute import WorkGroup
+
+MIN_BYTES = 4 << 20
+"""Smaller casts take about a µs each: not worth a reader's time."""
+MATMUL_OPS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::_scaled_mm"}
+"""Ops whose first input is an activation, so that its leading sizes follow the batch."""
+
+CONTROL = "Cast the tensor once, before the first step, and use that copy; the step must get shorter by the predicted time."
+ASSUMPTION = (
+    "the casts are gone and their consumers read the result of one made at load; the host's launches stay as recorded;"
+    " from the fastest to the slowest step"
+)
+
+
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
+    """Find large casts of one shape that neither follow the batch nor are the pool's."""
+    following = _batch_sizes(case)
+    casts = [group for group in case.groups if _is_redundant(case, group, following)]
+    if not casts:
+        return
+    weights = [_weight(case, group) for group in casts]
+    largest, weight = casts[0], weights[0]
+    transfer = _transfer(largest, weight)
+    if transfer is None:
+        return
+    origin = Origin(case, largest)
+    shape = largest.moved.shape if largest.moved else None
+    tensors = [_name(match) for match in weights]
+    evidence = cast_evidence(case, casts, transfer, shape or (weight.shape if weight else None), tensors, origin)
+    yield Cause(
+        title=f"{tensors[0] or 'A tensor'} is cast {transfer.source_dtype} → {transfer.target_dtype}"
+        f" {units.count(largest.calls_per_step)} times a step, {units.size(transfer.bytes)} each",
+        confidence=Confidence.HIGH if weight and shape else Confidence.MEDIUM,
+        notes=[*_identity_note(weight), *slow_kernel_note(evidence), *origin.notes],
+        time_us_per_step=sum(group.time_us_per_step for group in casts),
+        evidence=evidence,
+        change=removal(case, casts),
+        assumption=ASSUMPTION,
+        control=CONTROL,
+        fix=(
+            Fix(
+                what="Store the tensor in the type that its consumer takes, if the server has a switch for it",
+                kind="configuration",
+            ),
+            Fix(what="Cast once, where the tensor is loaded, and keep the result", kind="code", where=origin.where),
+        ),
+    )
+
+
+def _is_redundant(case: Case, group: WorkGroup, following: set[int]) -> bool:
+    moved = group.moved
+    if moved is None or not group.is_repeated or (group.calls_per_step < 2 and len(group.steps) < 2):
+        return False
+    if moved.shape is None:  # without a shape only a known weight is told from an activation
+        weight = _weight(case, group)
+        transfer = _transfer(group, weight)
+        is_cast = weight is not None and group.kernel_class == "cast"
+    else:
+        if case.deployment.kv_pool.slots_of_shape(moved.shape) is not None or _follows(moved.shape, following):
+            return False
+        transfer = _transfer(group, None)
+        is_cast = bool(moved.is_cast) and all(map(is_floating, (moved.source_dtype or "", moved.target_dtype or "")))
+    return is_cast and transfer is not None and transfer.bytes >= MIN_BYTES
+
+
+def _transfer(group: WorkGroup, weight: Weight | None) -> Transfer | None:
+    """Return what is moved; a source type that is not known counts as the target's, so bytes are not overstated."""
+    moved = group.moved
+    if moved is None or moved.target_dtype is None:
+        return None
+    elements = weight.elements if weight else moved.elements_high
+    return Transfer(elements, moved.source_dtype or moved.target_dtype, moved.target_dtype)
+
+
+def _weight(case: Case, group: WorkGroup) -> Weight | None:
+    if group.moved is None:
+        return None
+    if group.moved.shape is not None:
+        return match_weight(case.deployment.weights, group.moved.shape)
+    return match_elements(case.deployment.weights, group.moved.elements_low, group.moved.elements_high)
+
+
+def _batch_sizes(case: Case) -> set[int]:
+    """Return the sizes that follow the batch: the rows of what is multiplied by weights, and the batch itself."""
+    sizes = {case.step.batch_size} if case.step.batch_size else set()
+    for group in case.groups:
+        if group.op in MATMUL_OPS and group.input_shapes and len(group.input_shapes[0]) > 1:
+            leading = group.input_shapes[0][:-1]
+            sizes |= {prod(leading), leading[0]}
+    return sizes
+
+
+def _follows(shape: tuple[int, ...], following: set[int]) -> bool:
+    if not shape:
+        return True
+    leading = shape[:-1] or shape
+    return shape[0] in following or prod(leading) in following or (len(shape) > 2 and shape[1] in following - {1})
+
+
+def _name(weight: Weight | None) -> str | None:
+    return f"weight {weight.name} {list(weight.shape)}" if weight else None
+
+
+def _identity_note(weight: Weight | None) -> list[str]:
+    if weight is not None:
+        return []
+    return ["That each call casts the same buffer is inferred from its shape: a trace holds no addresses."]
+
+
+RULE = Rule(
+    id="redundant-cast",
+    title="A large tensor that does not change is cast anew in every step",
+    phases=("decode", "prefill", "mixed", "unknown"),
+    needs=("GPU kernels", "input shapes, or --model and --tp to know a weight by its size"),
+    explanation=__doc__,
+    check=check,
+)

@@ -1,0 +1,197 @@
+"""What the stages found, as a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope import document
+from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
+from stepscope.pipeline.detect.findings import in_order
+from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.detect.suspects import rule_out
+from stepscope.trace import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.hardware import Gpu
+    from stepscope.model import Deployment
+    from stepscope.pipeline.attribute import Attributed
+    from stepscope.pipeline.detect import Detected
+    from stepscope.pipeline.detect.rule import Case
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Steps
+    from stepscope.trace import TraceWarning
+
+_NO_STEPS = "record while the server answers requests, not while it captures its graphs"
+_NO_GPU_EVENTS = 'record with GPU activity (torch: ProfilerActivity.CUDA; SGLang: "activities": ["CPU", "GPU"])'
+_GRID = "grid"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One trace with what each stage made of it."""
+
+    linked: Linked
+    steps: Steps
+    warnings: Sequence[TraceWarning]
+    attributed: Attributed
+    gpu: Gpu | None
+    cases: Sequence[Case]
+    detected: Sequence[Detected]
+
+    @property
+    def complete(self) -> bool:
+        """Whether idle time and totals can be believed."""
+        return not any(warning.spoils_totals for warning in self.warnings)
+
+
+def summarise(traces: Sequence[Examined], deployment: Deployment) -> document.Diagnosis:
+    """Return the document of several traces, each examined on its own."""
+    findings = [finding for trace in traces for detected in trace.detected for finding in detected.findings]
+    return document.Diagnosis(
+        traces=[_trace_info(trace) for trace in traces],
+        model=_model(deployment),
+        hardware=_hardware(next((trace.gpu for trace in traces if trace.gpu), None)),
+        steps=[_step_summary(index, trace, case) for index, trace in enumerate(traces) for case in trace.cases],
+        breakdown=[
+            row for index, trace in enumerate(traces) for case in trace.cases for row in _breakdown(index, trace, case)
+        ],
+        findings=in_order(findings),
+        ruled_out=[row for index, trace in enumerate(traces) for row in _ruled_out(index, trace)],
+        could_not_check=[row for trace in traces for row in _could_not_check(trace)],
+    )
+
+
+def _trace_info(examined: Examined) -> document.TraceInfo:
+    trace = examined.linked.trace
+    return document.TraceInfo(
+        path=trace.path,
+        bytes=trace.file_bytes,
+        events=trace.event_count,
+        rank=trace.rank,
+        device=trace.device_name,
+        complete=examined.complete,
+        attribution=_attribution(examined),
+        warnings=[
+            document.Warning_(code=warning.code, message=warning.message, count=warning.count)
+            for warning in examined.warnings
+        ],
+    )
+
+
+def _attribution(examined: Examined) -> document.Attribution:
+    kernels = examined.linked.kernels
+    start = kernels["start_ns"].to_numpy()
+    duration = kernels["duration_ns"].to_numpy()
+    total = int(duration.sum())
+
+    def share(rows: NDArray[np.bool_]) -> float | None:
+        return float(duration[rows].sum() / total) if total else None
+
+    outside = examined.steps.step_of_kernel < 0
+    read_off_grid = np.zeros(duration.shape, dtype=np.bool_)
+    for group in examined.attributed.groups:
+        if group.moved is not None and group.moved.shape is None:
+            read_off_grid[group.rows] = True
+    return document.Attribution(
+        with_launch=share(kernels["launch"].is_not_null().to_numpy()),
+        with_op=share(kernels["op"].is_not_null().to_numpy()),
+        joined=share(read_off_grid),
+        join_method=_GRID if read_off_grid.any() else None,
+        outside_steps_us=intervals.covered(start[outside], (start + duration)[outside]) / 1e3,
+        unclassified=share(examined.attributed.class_of_kernel == UNCLASSIFIED),
+    )
+
+
+def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSummary:
+    measured = case.measured
+    rows = np.bincount(examined.steps.step_of_kernel[examined.steps.rows(case.step_indices)])
+    return document.StepSummary(
+        trace=index,
+        phase=case.phase,
+        count=len(case.step_indices),
+        steady=len(case.step_indices),
+        batch_size=case.step.batch_size,
+        duration_us=_spread(measured.duration_us),
+        gpu_span_us=_spread(measured.gpu_span_us),
+        gpu_busy_us=float(np.median(measured.busy_us)),
+        gpu_idle_us=measured.idle_us if examined.complete else None,
+        kernels_per_step=float(np.median(rows[list(case.step_indices)])),
+    )
+
+
+def _breakdown(index: int, examined: Examined, case: Case) -> Iterator[document.ClassTime]:
+    step_us = case.measured.step_us
+    for kernel_class, (time_us, calls) in sorted(_class_times(examined, case).items(), key=lambda item: -item[1][0]):
+        yield document.ClassTime(
+            trace=index,
+            phase=case.phase,
+            kernel_class=kernel_class,
+            time_us_per_step=time_us,
+            share_of_step=time_us / step_us if step_us else 0.0,
+            calls_per_step=calls,
+        )
+
+
+def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, float]]:
+    """Return, by kernel class, the µs per step (union over streams) and the calls per step: medians over the steps."""
+    kernels = examined.linked.kernels
+    start = kernels["start_ns"].to_numpy()
+    end = start + kernels["duration_ns"].to_numpy()
+    step = examined.steps.step_of_kernel
+    chosen = examined.steps.rows(case.step_indices)
+    count = len(examined.steps.steps)
+    times = {}
+    for kernel_class in np.unique(examined.attributed.class_of_kernel[chosen]):
+        mine = chosen & (examined.attributed.class_of_kernel == kernel_class)
+        covered = intervals.covered_by_group(start[mine], end[mine], step[mine], count)[list(case.step_indices)]
+        calls = np.bincount(step[mine], minlength=count)[list(case.step_indices)]
+        times[str(kernel_class)] = (float(np.median(covered)) / 1e3, float(np.median(calls)))
+    return times
+
+
+def _ruled_out(index: int, examined: Examined) -> Iterator[document.RuledOut]:
+    for case, detected in zip(examined.cases, examined.detected, strict=True):
+        times = {kernel_class: time_us for kernel_class, (time_us, _) in _class_times(examined, case).items()}
+        yield from rule_out(case, index, times, {finding.rule for finding in detected.findings})
+
+
+def _could_not_check(examined: Examined) -> Iterator[document.CouldNotCheck]:
+    if not examined.cases:
+        has_gpu_events = examined.linked.kernels.height > 0
+        missing, how = ("no steps", _NO_STEPS) if has_gpu_events else ("no GPU events", _NO_GPU_EVENTS)
+        for rule in all_rules():
+            yield document.CouldNotCheck(rule=rule.id, missing=missing, how_to_capture=how)
+    for detected in examined.detected:
+        yield from detected.could_not_check
+
+
+def _model(deployment: Deployment) -> document.Model | None:
+    if deployment.name is None or deployment.spec is None:
+        return None
+    return document.Model(
+        name=deployment.name, source="preset", layers=deployment.spec.num_hidden_layers, tp=deployment.tp
+    )
+
+
+def _hardware(gpu: Gpu | None) -> document.Hardware | None:
+    if gpu is None:
+        return None
+    peak, measured = gpu.memory_gb_per_s, gpu.memory_measured_gb_per_s
+    sources = [figure.source for figure in (peak, measured) if figure]
+    return document.Hardware(
+        name=gpu.name,
+        memory_gb_per_s=peak.value if peak else None,
+        memory_measured_gb_per_s=measured.value if measured else None,
+        source="; measured: ".join(sources) or None,
+    )
+
+
+def _spread(values: NDArray[np.float64]) -> document.Spread:
+    return document.Spread(min=float(values.min()), median=float(np.median(values)), max=float(values.max()))
