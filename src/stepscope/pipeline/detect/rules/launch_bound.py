@@ -41,6 +41,9 @@ MIN_IDLE_SHARE = 0.2
 MIN_LATE_SHARE = 0.5
 """So many of the gaps, counted, must end right after a launch; else something other than launching makes them."""
 
+MIN_GAPS = 20
+"""Fewer gaps a step say nothing about launching: a step has hundreds of kernels."""
+
 CONTROL = "Measure tokens/s without the profiler, with and without CUDA graphs; if they do not differ, this is not the limit."
 ASSUMPTION = (
     f"every step's work is launched ahead, as one CUDA graph, with {GRAPH_GAP_NS / 1e3} µs between kernels; the host"
@@ -52,12 +55,12 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     """Find steps that wait for launches, as they are or once the largest other cause is gone."""
     measured = case.measured
     hidden_by = None
-    if not _waits_for_host(measured):
+    if not _waits_for_host(case, measured):
         if not found:
             return
         hidden_by = max(found, key=lambda rule: found[rule].time_us_per_step)
         measured = case.timeline.replay(case.step_indices, found[hidden_by].change)
-        if not _waits_for_host(measured):
+        if not _waits_for_host(case, measured):
             return
     late = measured.late_gaps / measured.gaps
     gaps = f"{measured.late_gaps:,} of {measured.gaps:,} gaps end right after a launch"
@@ -97,10 +100,9 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     )
 
 
-def _waits_for_host(steps: Replayed) -> bool:
-    return (
-        steps.idle_share > MIN_IDLE_SHARE and steps.gaps > 0 and steps.late_gaps >= MIN_LATE_SHARE * steps.gaps
-    )
+def _waits_for_host(case: Case, steps: Replayed) -> bool:
+    enough = steps.gaps >= MIN_GAPS * len(case.step_indices)
+    return enough and steps.idle_share > MIN_IDLE_SHARE and steps.late_gaps >= MIN_LATE_SHARE * steps.gaps
 
 
 def _launches_per_step(case: Case) -> float:

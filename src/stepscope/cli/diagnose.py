@@ -1,0 +1,58 @@
+"""`stepscope diagnose`: traces in, a diagnosis out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from stepscope.cli import options
+from stepscope.cli.output import check_writable, result_stream
+from stepscope.document import Severity
+from stepscope.errors import ExitCode
+from stepscope.report import Format, draw
+
+if TYPE_CHECKING:
+    from stepscope.document import Diagnosis
+
+_ORDER = (Severity.CRITICAL, Severity.MAJOR, Severity.MINOR)
+
+
+def diagnose(  # noqa: PLR0913 -- the options of the command
+    paths: Annotated[list[Path], Parameter(negative=(), help="Trace files (.json, .json.gz), or folders of them.")],
+    /,
+    *,
+    model: options.Model = None,
+    tp: options.Tp = None,
+    gpu: options.GpuName = None,
+    context: options.Context = None,
+    source: options.Sources = None,
+    fail_on: options.FailOn = None,
+    report_format: options.ReportFormat = Format.TERMINAL,
+    output: options.Output = None,
+) -> ExitCode:
+    """Find what slows the steps of a trace, and what fixing it would really gain."""
+    from stepscope import pipeline  # noqa: PLC0415 -- loads polars, which `--help` can do without
+
+    check_writable(output)
+    diagnosis = pipeline.diagnose(
+        paths, model=model, tp=tp, gpu=gpu, context=context, sources=source or (), progress=_progress
+    )
+    with result_stream(output) as stream:
+        draw(diagnosis, report_format, stream)
+    return _exit_code(diagnosis, fail_on)
+
+
+def _progress(sentence: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{sentence} …\n")
+
+
+def _exit_code(diagnosis: Diagnosis, fail_on: str | None) -> ExitCode:
+    if fail_on is None:
+        return ExitCode.DONE
+    refused = _ORDER[: _ORDER.index(Severity(fail_on)) + 1]
+    reached = any(finding.severity in refused for finding in diagnosis.findings)
+    return ExitCode.THRESHOLD_REACHED if reached else ExitCode.DONE

@@ -1,0 +1,26 @@
+"""Options that several commands take, each declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from stepscope.report import Format
+
+ReportFormat = Annotated[Format, Parameter("--format", help="What to print.")]
+Output = Annotated[Path | None, Parameter("--output", help="Write the result to this file instead of stdout.")]
+Model = Annotated[str | None, Parameter("--model", help="Model preset; it tells which tensor a shape is.")]
+Tp = Annotated[int | None, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")]
+GpuName = Annotated[str | None, Parameter("--gpu", help="GPU; by default the one that the trace recorded.")]
+Context = Annotated[int | None, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")]
+Sources = Annotated[
+    list[Path] | None,
+    Parameter("--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."),
+]
+FailOn = Annotated[
+    Literal["critical", "major", "minor"] | None,
+    Parameter("--fail-on", help="Exit with 1 if a finding is at least this severe."),
+]

@@ -1,0 +1,64 @@
+"""Where results go: stdout, or a file that is whole or not there at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TextIO
+
+
+@contextmanager
+def result_stream(path: Path | None) -> Iterator[TextIO]:
+    """Yield stdout, or a temporary file that takes the place of `path` once everything is written.
+
+    Raises:
+        UsageError: the file cannot be written there.
+    """
+    if path is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    check_writable(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            yield stream
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(path)
+    except OSError as error:
+        raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse an output path before any work is done for it.
+
+    Raises:
+        UsageError: it is a folder, or its folder does not exist.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"--output {path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"--output {path}: the folder {path.parent} does not exist")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

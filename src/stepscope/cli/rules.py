@@ -1,0 +1,58 @@
+"""`stepscope rules`: the list of rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from stepscope.cli import options
+from stepscope.cli.output import check_writable, result_stream
+from stepscope.errors import ExitCode
+from stepscope.report import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from stepscope.pipeline.detect.rule import Rule
+
+
+def rules(*, report_format: options.ReportFormat = Format.TERMINAL, output: options.Output = None) -> ExitCode:
+    """List the rules: what each looks for, in which phases, and what a trace must hold for it."""
+    from stepscope.pipeline.detect.registry import all_rules  # noqa: PLC0415 -- loads polars
+
+    check_writable(output)
+    listed = sorted(all_rules(), key=lambda rule: rule.id)
+    with result_stream(output) as stream:
+        if report_format is Format.JSON:
+            stream.write(msgspec.json.format(msgspec.json.encode(_document(listed)), indent=2).decode() + "\n")
+        elif report_format is Format.MARKDOWN:
+            stream.writelines(_markdown(listed))
+        else:
+            _draw(listed, stream)
+    return ExitCode.DONE
+
+
+def _document(listed: Sequence[Rule]) -> dict[str, object]:
+    return {
+        "rules": [
+            {"id": rule.id, "title": rule.title, "phases": list(rule.phases), "needs": list(rule.needs)} for rule in listed
+        ]
+    }
+
+
+def _markdown(listed: Sequence[Rule]) -> list[str]:
+    head = ["| rule | what it finds | needs |\n", "|---|---|---|\n"]
+    return head + [f"| `{rule.id}` | {rule.title} | {'; '.join(rule.needs)} |\n" for rule in listed]
+
+
+def _draw(listed: Sequence[Rule], stream: TextIO) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("rule", "what it finds"):
+        table.add_column(name)
+    for rule in listed:
+        table.add_row(rule.id, rule.title)
+    Console(file=stream, highlight=False, markup=False).print(table)

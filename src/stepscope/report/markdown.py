@@ -1,0 +1,87 @@
+"""A diagnosis as Markdown, to paste into an issue."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from stepscope import units
+from stepscope.report import sentences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TextIO
+
+    from stepscope.document import Diagnosis, Finding
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$@&])")
+
+
+def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
+    """Write the diagnosis to a stream."""
+    stream.write("\n".join(_lines(diagnosis)) + "\n")
+
+
+def escaped(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _lines(diagnosis: Diagnosis) -> Iterator[str]:
+    yield "# stepscope diagnosis"
+    yield ""
+    for trace in diagnosis.traces:
+        yield f"- {escaped(sentences.trace_line(trace))}"
+        for warning in trace.warnings:
+            times = f" ({warning.count:,})" if warning.count > 1 else ""
+            yield f"  - take care: {escaped(warning.message)}{times}"
+    if diagnosis.model is not None:
+        tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
+        yield f"- model: {escaped(diagnosis.model.name)}{tp}"
+    if diagnosis.hardware is not None:
+        yield f"- GPU: {escaped(diagnosis.hardware.name)}"
+    for step in diagnosis.steps:
+        yield from ("", f"**{escaped(sentences.step_line(step))}**", "")
+        rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (step.trace, step.phase)]
+        yield from _table(
+            ("kernel class", "time a step", "share", "calls a step"),
+            (
+                (
+                    row.kernel_class,
+                    units.time(row.time_us_per_step),
+                    units.share(row.share_of_step),
+                    units.count(row.calls_per_step),
+                )
+                for row in rows
+            ),
+        )
+    shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
+    yield from ("", "## Findings" if shown else "## No findings")
+    for number, finding in enumerate(shown, 1):
+        yield from _finding(diagnosis, number, finding)
+    folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
+    if folded:
+        yield from ("", f"Also seen: {escaped(', '.join(map(sentences.folded_line, folded)))}.")
+    if diagnosis.ruled_out:
+        yield from ("", "## Ruled out, or not to be told", "")
+        rows_ = ((row.hypothesis, row.phase, sentences.ruled_out_line(row)) for row in diagnosis.ruled_out)
+        yield from _table(("suspect", "phase", "why"), rows_)
+    if diagnosis.could_not_check:
+        yield from ("", "## Could not check", "")
+        for unchecked in diagnosis.could_not_check:
+            yield f"- **{escaped(unchecked.rule)}**: {escaped(unchecked.missing)}. To know: {escaped(unchecked.how_to_capture)}."
+
+
+def _finding(diagnosis: Diagnosis, number: int, finding: Finding) -> Iterator[str]:
+    yield from ("", f"### {number}. {finding.severity}: {escaped(finding.title)}", "")
+    yield f"`{finding.rule}`, {finding.phase}, {finding.confidence} confidence"
+    yield ""
+    for label, text in sentences.finding_rows(diagnosis, finding):
+        yield f"- **{label}**: {escaped(text)}"
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for row in rows:
+        yield f"| {' | '.join(map(escaped, row))} |"

@@ -1,0 +1,133 @@
+"""Sentences about a diagnosis, for the renderers that write for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope import units
+from stepscope.report.text import printable, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.document import Diagnosis, Evidence, Finding, RuledOut, StepSummary, TraceInfo, WhatIf
+
+NEGLIGIBLE_GAIN = 0.01
+"""A gain below this fraction of the step is called none."""
+FOLDED_SHARE = 0.01
+"""Findings that neither take nor gain this fraction of the step are only named."""
+SHOWN_FRAMES = 3
+
+
+def is_folded(finding: Finding) -> bool:
+    """Tell whether a finding is too small for more than its name."""
+    gain = 0.0
+    if finding.what_if is not None:
+        gain = max(finding.what_if.gain_fraction, finding.what_if.gain_fraction_others_fixed)
+    return max(gain, finding.share_of_step) < FOLDED_SHARE
+
+
+def trace_line(trace: TraceInfo) -> str:
+    """Describe an input file: path, size, events, device, rank."""
+    parts = [units.size(trace.bytes), f"{trace.events:,} events", printable(trace.device or "device not recorded")]
+    if trace.rank is not None:
+        parts.append(f"rank {trace.rank}")
+    if not trace.complete:
+        parts.append("INCOMPLETE")
+    return f"{printable(trace.path)} ({', '.join(parts)})"
+
+
+def step_line(step: StepSummary) -> str:
+    """Describe the steps of a phase."""
+    batch = f", batch {step.batch_size}" if step.batch_size is not None else ""
+    noun = "step" if step.count == 1 else "steps"
+    duration = units.time(step.duration_us.median)
+    if step.count > 1:
+        duration += f" ({units.time(step.duration_us.min)} to {units.time(step.duration_us.max)})"
+    idle = "idle not known"
+    if step.gpu_idle_us is not None:
+        share = units.share(step.gpu_idle_us / step.duration_us.median if step.duration_us.median else 0.0)
+        idle = f"idle {units.time(step.gpu_idle_us)} ({share})"
+    return (
+        f"{step.count} {step.phase} {noun}{batch}: {duration} a step; GPU span {units.time(step.gpu_span_us.median)},"
+        f" busy {units.time(step.gpu_busy_us)}, {idle}; {units.count(step.kernels_per_step)} kernels"
+    )
+
+
+def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, str]]:
+    """Yield a finding's parts, each with its label."""
+    evidence = finding.evidence
+    yield "costs", _cost(finding)
+    if evidence.tensor or evidence.input_shape:
+        yield "tensor", _tensor(evidence)
+    if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
+        yield "moves", _movement(evidence)
+    if evidence.kernel:
+        yield "kernel", shortened(evidence.kernel, 120)
+    if evidence.statement and evidence.statement_at:
+        yield "code", f"{printable(evidence.statement_at)}: {printable(evidence.statement)}"
+    if evidence.frames:
+        frames = evidence.frames[-SHOWN_FRAMES:]
+        yield "stack", " → ".join(printable(f"{frame.file}({frame.line}) {frame.function}") for frame in frames)
+    if finding.what_if is not None:
+        yield "what if", _what_if(diagnosis, finding, finding.what_if)
+    for note in finding.notes:
+        yield "note", printable(note)
+    for fix in finding.fix:
+        where = f" [{printable(fix.where)}]" if fix.where else ""
+        needs = f" Needs {fix.needs}." if fix.needs else ""
+        yield f"fix, {'setting' if fix.kind == 'configuration' else 'code'}", f"{fix.what}{where}.{needs}"
+    yield "control", finding.control
+
+
+def ruled_out_line(row: RuledOut) -> str:
+    """Describe a suspect: its time, and why it is not the cause."""
+    time = f"{units.time(row.time_us_per_step)} a step; " if row.time_us_per_step else ""
+    return f"{time}{printable(row.reason)}"
+
+
+def folded_line(finding: Finding) -> str:
+    """Name a finding that is too small for more."""
+    return f"{finding.rule} ({units.time(finding.time_us_per_step)} a step, {units.share(finding.share_of_step)})"
+
+
+def _cost(finding: Finding) -> str:
+    evidence = finding.evidence
+    text = f"{units.time(finding.time_us_per_step)} a step, {units.share(finding.share_of_step)} of it"
+    if evidence.us_per_call is not None and evidence.calls_per_step is not None:
+        text += f": {units.count(evidence.calls_per_step)} calls × {units.time(evidence.us_per_call)}"
+    return text
+
+
+def _tensor(evidence: Evidence) -> str:
+    shape = str(evidence.input_shape) if evidence.input_shape else None
+    types = f"{evidence.source_dtype} → {evidence.target_dtype}" if evidence.source_dtype else None
+    return ", ".join(part for part in (evidence.tensor, shape, types) if part)
+
+
+def _movement(evidence: Evidence) -> str:
+    assert evidence.achieved_gb_per_s is not None  # noqa: S101 -- the caller checked
+    text = f"{units.size(evidence.bytes_per_call or 0)} a call, {units.size(evidence.bytes_per_step or 0)} a step"
+    text += f", at {units.rate(evidence.achieved_gb_per_s)}"
+    shares = []
+    if evidence.bandwidth_fraction is not None:
+        shares.append(f"{units.share(evidence.bandwidth_fraction)} of the datasheet's rate")
+    if evidence.bandwidth_fraction_measured is not None:
+        shares.append(f"{units.share(evidence.bandwidth_fraction_measured)} of the measured one")
+    return f"{text} ({', '.join(shares)})" if shares else text
+
+
+def _what_if(diagnosis: Diagnosis, finding: Finding, what_if: WhatIf) -> str:
+    steps = next(s for s in diagnosis.steps if (s.trace, s.phase) == (finding.trace, finding.phase))
+    today = units.time(steps.duration_us.median)
+    if what_if.gain_fraction < NEGLIGIBLE_GAIN:
+        text = "alone: no gain"
+    else:
+        step, span = what_if.step_us, what_if.gpu_span_us
+        text = f"{today} → {units.time(step.expected)} ({units.time(step.low)} to {units.time(step.high)})"
+        text += f", {units.share(what_if.gain_fraction)} gained"
+        text += f"; GPU span {units.time(steps.gpu_span_us.median)} → {units.time(span.expected)}"
+    if what_if.hidden_by:
+        others = " and ".join(what_if.hidden_by)
+        text += f"; with {others} fixed too: {today} → {units.time(what_if.step_us_others_fixed)}"
+    return f"{text}. Assumes: {what_if.assumption}."

@@ -1,0 +1,110 @@
+"""A diagnosis for a terminal: readable at 80 columns and without colour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stepscope import units
+from stepscope.document import Severity
+from stepscope.report import sentences
+from stepscope.report.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TextIO
+
+    from stepscope.document import Diagnosis, Finding
+
+_STYLES = {Severity.CRITICAL: "bold red", Severity.MAJOR: "bold yellow", Severity.MINOR: "bold cyan", Severity.INFO: "dim"}
+_SHOWN_CLASSES = 8
+
+
+def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
+    """Write the diagnosis to a stream, in colour where it is a terminal that shows colour."""
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    for trace in diagnosis.traces:
+        console.print(sentences.trace_line(trace), style="bold")
+        for warning in trace.warnings:
+            times = f" ({warning.count:,})" if warning.count > 1 else ""
+            console.print(_labelled([("care", printable(warning.message) + times)]))
+    _context(console, diagnosis)
+    for index, _ in enumerate(diagnosis.traces):
+        _steps(console, diagnosis, index)
+    shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
+    _heading(console, "Findings" if shown else "No findings")
+    for number, finding in enumerate(shown, 1):
+        _finding(console, diagnosis, number, finding)
+    folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
+    if folded:
+        console.print(f"Also seen: {', '.join(map(sentences.folded_line, folded))}.")
+    if diagnosis.ruled_out:
+        _heading(console, "Ruled out, or not to be told")
+        several = len({(row.trace, row.phase) for row in diagnosis.ruled_out}) > 1
+        rows = [(f"{row.hypothesis} ({row.phase})" if several else row.hypothesis, row) for row in diagnosis.ruled_out]
+        console.print(_labelled((name, sentences.ruled_out_line(row)) for name, row in rows))
+    if diagnosis.could_not_check:
+        _heading(console, "Could not check")
+        rows_ = ((row.rule, f"{printable(row.missing)}. To know: {row.how_to_capture}.") for row in diagnosis.could_not_check)
+        console.print(_labelled(rows_))
+
+
+def _context(console: Console, diagnosis: Diagnosis) -> None:
+    if diagnosis.model is not None:
+        tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
+        console.print(f"model {diagnosis.model.name} ({diagnosis.model.layers} layers{tp})")
+    hardware = diagnosis.hardware
+    if hardware is not None and hardware.memory_gb_per_s is not None:
+        measured = hardware.memory_measured_gb_per_s
+        rates = f"{units.rate(hardware.memory_gb_per_s)} datasheet"
+        rates += f", {units.rate(measured)} measured" if measured is not None else ""
+        console.print(f"GPU {printable(hardware.name)} (memory {rates})")
+
+
+def _steps(console: Console, diagnosis: Diagnosis, trace: int) -> None:
+    for step in diagnosis.steps:
+        if step.trace != trace:
+            continue
+        console.print()
+        console.print(sentences.step_line(step))
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("kernel class")
+        for name in ("time a step", "share", "calls a step"):
+            table.add_column(name, justify="right")
+        rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (trace, step.phase)]
+        for row in rows[:_SHOWN_CLASSES]:
+            time, share = units.time(row.time_us_per_step), units.share(row.share_of_step)
+            table.add_row(row.kernel_class, time, share, units.count(row.calls_per_step))
+        console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _finding(console: Console, diagnosis: Diagnosis, number: int, finding: Finding) -> None:
+    head = Text(f"{number}. ")
+    head.append(finding.severity.upper(), style=_STYLES[finding.severity])
+    head.append(f" {finding.rule}", style="bold")
+    head.append(f" ({finding.phase}, {finding.confidence} confidence)")
+    console.print(head)
+    console.print(Padding(Text(printable(finding.title)), (0, 0, 0, 3)))
+    console.print(_labelled(sentences.finding_rows(diagnosis, finding)))
+    console.print()
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    console.print(text, style="bold underline")
+
+
+def _labelled(rows: Iterable[tuple[str, str]]) -> Padding:
+    """Lay out labels beside wrapped text; a label that repeats is shown once."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    last = None
+    for label, text in rows:
+        table.add_row("" if label == last else label, Text(text))
+        last = label
+    return Padding(table, (0, 0, 0, 3))
