@@ -66,7 +66,9 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     return summarise(traces, deployment)
 
 
-def _examine(index: int, trace: Trace, deployment: Deployment, gpu_name: str | None, sources: Sequence[Path]) -> Examined:
+def _examine(
+    index: int, trace: Trace, deployment: Deployment, gpu_name: str | None, sources: Sequence[Path]
+) -> Examined:
     linked = link(trace)
     steps = find_steps(linked)
     warnings = check_health(linked, steps)

@@ -213,7 +213,9 @@ class Timeline:
                 returned = max(wait.start - shift_by[-1], int(start[target] + duration[target]) + wait.delay)
                 shift_from.append(wait.end)
                 shift_by.append(max(wait.end - returned, shift_by[-1]))
-        return _Schedule(rows, start, start + duration, has_gap, is_late | (has_gap & self._late[rows] & (start >= ready)))
+        return _Schedule(
+            rows, start, start + duration, has_gap, is_late | (has_gap & self._late[rows] & (start >= ready))
+        )
 
 
 def _issued(linked: Linked, launch: Ints, end: Ints) -> Ints:
@@ -241,8 +243,10 @@ class _Wait:
 
 
 def _waits(linked: Linked, end: Ints, launch: Ints) -> list[_Wait]:
-    """Find the calls that waited: a synchronisation that returned just after work ended, a copy that returned after its own."""
-    calls = linked.trace.launches.with_row_index("row").filter(pl.col("name").cast(pl.String).str.contains(WAITS.pattern))
+    """Find the calls that waited: synchronisations that returned just after work ended, copies after their own."""
+    calls = linked.trace.launches.with_row_index("row").filter(
+        pl.col("name").cast(pl.String).str.contains(WAITS.pattern)
+    )
     by_end = np.argsort(end, kind="stable")
     row_of_launch = {int(call): row for row, call in enumerate(launch.tolist()) if call >= 0}
     waits = []

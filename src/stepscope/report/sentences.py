@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from stepscope import units
@@ -42,7 +43,7 @@ def step_line(step: StepSummary) -> str:
     batch = f", batch {step.batch_size}" if step.batch_size is not None else ""
     noun = "step" if step.count == 1 else "steps"
     duration = units.time(step.duration_us.median)
-    if step.count > 1:
+    if step.duration_us.min < step.duration_us.max:
         duration += f" ({units.time(step.duration_us.min)} to {units.time(step.duration_us.max)})"
     idle = "idle not known"
     if step.gpu_idle_us is not None:
@@ -52,6 +53,13 @@ def step_line(step: StepSummary) -> str:
         f"{step.count} {step.phase} {noun}{batch}: {duration} a step; GPU span {units.time(step.gpu_span_us.median)},"
         f" busy {units.time(step.gpu_busy_us)}, {idle}; {units.count(step.kernels_per_step)} kernels"
     )
+
+
+def trace_name(diagnosis: Diagnosis, trace: int | None) -> str | None:
+    """Return the file name that tells traces apart; None where there is nothing to tell."""
+    if trace is None or len(diagnosis.traces) == 1:
+        return None
+    return printable(PurePath(diagnosis.traces[trace].path).name)
 
 
 def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, str]]:

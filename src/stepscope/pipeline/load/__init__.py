@@ -103,9 +103,13 @@ def _garbage_collector_off() -> Iterator[None]:
 
 def _damage(rejected: int, *, complete: bool) -> Iterator[TraceWarning]:
     if rejected:
-        yield TraceWarning("damaged-events", "events that could not be decoded were left out", rejected, spoils_totals=True)
+        yield TraceWarning(
+            "damaged-events", "events that could not be decoded were left out", rejected, spoils_totals=True
+        )
     if not complete:
-        yield TraceWarning("cut-file", "the file ends inside its list of events; what precedes the cut was read", spoils_totals=True)
+        yield TraceWarning(
+            "cut-file", "the file ends inside its list of events; what precedes the cut was read", spoils_totals=True
+        )
 
 
 def _header_keys(path: Path, text: bytes) -> dict[str, Any]:
@@ -114,7 +118,9 @@ def _header_keys(path: Path, text: bytes) -> dict[str, Any]:
     try:
         keys = msgspec.json.decode(text + b"]}")
     except (msgspec.DecodeError, RecursionError) as error:
-        raise NotATraceError(f"{path}: not a profiler trace: the keys before its events are damaged ({error})") from None
+        raise NotATraceError(
+            f"{path}: not a profiler trace: the keys before its events are damaged ({error})"
+        ) from None
     del keys["traceEvents"]
     return dict(keys)
 

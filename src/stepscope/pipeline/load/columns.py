@@ -92,7 +92,7 @@ class Columns:
         }
         starts = [table["start_ns"] for table in tables.values() if table.height]
         positive = [start for column in starts if (start := column.filter(column > 0).min()) is not None]
-        origin = min(positive, default=0)  # type: ignore[type-var]
+        origin = min(positive, default=0)
         return {
             name: table.with_columns(pl.col("start_ns") - origin).sort("start_ns", maintain_order=True)
             for name, table in tables.items()
@@ -139,7 +139,10 @@ class Columns:
         if self._exact:
             valid = np.array([abs(span.ts) < _TIME_LIMIT_US for span in spans], dtype=np.bool_)
             starts = np.array(
-                [int(span.ts.scaleb(3).to_integral_value()) if ok else 0 for span, ok in zip(spans, valid, strict=True)],
+                [
+                    int(span.ts.scaleb(3).to_integral_value()) if ok else 0
+                    for span, ok in zip(spans, valid, strict=True)
+                ],
                 dtype=np.int64,
             )
         else:
