@@ -40,6 +40,7 @@ OWN_GAP_NS = 1_000
 GRAPH_GAP_NS = 500
 """The device's own gap between two kernels of a graph; the median in graph replays on one H200 is 416 ns."""
 _NEVER = -(1 << 60)
+_FOREVER = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,9 @@ class Replayed:
     """Steps of one phase, measured or after a change."""
 
     duration_us: NDArray[np.float64]
-    """First GPU work to the next step's first; the last of a run is left out, unless it is the only one."""
+    """First GPU work to the next step's first, of whatever phase; the last step is left out, unless it is the
+    only one.
+    """
     gpu_span_us: NDArray[np.float64]
     """First to last GPU work of each step."""
     busy_us: NDArray[np.float64]
@@ -119,26 +122,28 @@ class Timeline:
         self._waits = _waits(linked, self._end, self._launch)
 
     def replay(self, indices: Sequence[int], change: Change | None = None) -> Replayed:
-        """Return the given steps, all of one phase, as they are or as they would run after a change."""
+        """Return the given steps as they are, or as they would run after a change."""
         run = self._run(change or Change(np.zeros(self._start.shape, dtype=np.bool_)))
-        step = self._steps.step_of_kernel[run.rows]
-        inside = np.isin(step, indices)
-        step, start, end = step[inside], run.start[inside], run.end[inside]
+        in_step = self._steps.step_of_kernel[run.rows] >= 0
+        step = self._steps.step_of_kernel[run.rows][in_step]
+        start, end = run.start[in_step], run.end[in_step]
         count = len(self._steps.steps)
-        first = np.full(count, np.iinfo(np.int64).max)
+        first = np.full(count, _FOREVER)
         last = np.full(count, _NEVER)
         np.minimum.at(first, step, start)
         np.maximum.at(last, step, end)
-        running = np.unique(step)
-        followed = running[np.isin(running + 1, running)]
+        next_first = np.append(np.minimum.accumulate(first[::-1])[::-1][1:], _FOREVER)
+        running = np.array([index for index in indices if first[index] != _FOREVER], dtype=np.int64)
+        followed = running[next_first[running] != _FOREVER]
         span = last[running] - first[running]
-        duration = first[followed + 1] - first[followed] if followed.size else span
+        duration = next_first[followed] - first[followed] if followed.size else span
+        inside = np.isin(step, running)
         return Replayed(
             duration_us=duration / 1e3,
             gpu_span_us=span / 1e3,
             busy_us=intervals.covered_by_group(start, end, step, count)[running] / 1e3,
-            gaps=int(run.has_gap[inside].sum()),
-            late_gaps=int(run.is_late[inside].sum()),
+            gaps=int(run.has_gap[in_step][inside].sum()),
+            late_gaps=int(run.is_late[in_step][inside].sum()),
         )
 
     def _leads(self, rows: Ints) -> Bools:

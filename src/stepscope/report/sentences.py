@@ -42,6 +42,7 @@ def step_line(step: StepSummary) -> str:
     """Describe the steps of a phase."""
     batch = f", batch {step.batch_size}" if step.batch_size is not None else ""
     noun = "step" if step.count == 1 else "steps"
+    steady = f" ({step.steady} steady)" if step.steady < step.count else ""
     duration = units.time(step.duration_us.median)
     if step.duration_us.min < step.duration_us.max:
         duration += f" ({units.time(step.duration_us.min)} to {units.time(step.duration_us.max)})"
@@ -49,8 +50,9 @@ def step_line(step: StepSummary) -> str:
     if step.gpu_idle_us is not None:
         share = units.share(step.gpu_idle_us / step.duration_us.median if step.duration_us.median else 0.0)
         idle = f"idle {units.time(step.gpu_idle_us)} ({share})"
+    span = units.time(step.gpu_span_us.median)
     return (
-        f"{step.count} {step.phase} {noun}{batch}: {duration} a step; GPU span {units.time(step.gpu_span_us.median)},"
+        f"{step.count} {step.phase} {noun}{steady}{batch}: {duration} a step; GPU span {span},"
         f" busy {units.time(step.gpu_busy_us)}, {idle}; {units.count(step.kernels_per_step)} kernels"
     )
 

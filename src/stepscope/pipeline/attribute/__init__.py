@@ -44,9 +44,9 @@ class WorkGroup:
 
     phase: Phase
     steps: Sequence[int]
-    """The steps of the phase."""
+    """The phase's steady steps, which figures per step are taken from."""
     rows: Ints
-    """Rows of `Linked.kernels`, in order."""
+    """Rows of `Linked.kernels` in all steps of the phase, in order."""
     kernel: str
     kernel_class: str
     grid: Dimensions | None
@@ -59,7 +59,7 @@ class WorkGroup:
 
     @cached_property
     def calls_per_step(self) -> float:
-        """Median over the phase's steps."""
+        """Median over the steady steps."""
         return float(np.median(self._per_step(np.ones_like(self.us))))
 
     @cached_property
@@ -69,17 +69,17 @@ class WorkGroup:
 
     @cached_property
     def time_us_per_step(self) -> float:
-        """Summed duration, median over the phase's steps."""
+        """Summed duration, median over the steady steps."""
         return float(np.median(self._per_step(self.us)))
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it runs in every step of the phase, at least once."""
+        """Whether it runs in every steady step, at least once."""
         return bool((self._per_step(np.ones_like(self.us)) > 0).all())
 
     def _per_step(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        index = np.searchsorted(np.asarray(self.steps), self.step_of_row)
-        return np.bincount(index, weights, minlength=len(self.steps)).astype(np.float64)
+        totals = np.bincount(self.step_of_row, weights, minlength=max(self.steps) + 1)
+        return totals[list(self.steps)].astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,12 @@ def attribute(linked: Linked, steps: Steps) -> Attributed:
     keys = zip(linked.kernels["name"].cast(pl.String), linked.kernels["kind"].cast(pl.String), strict=True)
     class_of_kernel = np.array([classes[key] for key in keys] or [], dtype=np.str_)
     duration = linked.kernels["duration_ns"].to_numpy()
-    groups = [
-        group
+    steady = steps.steady_phases()
+    phases = [
+        _Phase(phase, indices, steady[phase], duration, steps.step_of_kernel, class_of_kernel)
         for phase, indices in steps.phases().items()
-        for group in _groups(linked, steps, _Phase(phase, indices, duration, steps.step_of_kernel, class_of_kernel))
     ]
+    groups = [group for phase in phases for group in _groups(linked, steps, phase)]
     return Attributed(class_of_kernel, tuple(sorted(groups, key=lambda group: -group.time_us_per_step)))
 
 
@@ -120,6 +121,7 @@ class _Phase:
 
     phase: Phase
     indices: Sequence[int]
+    steady: Sequence[int]
     duration: Ints
     step_of_kernel: Ints
     class_of_kernel: NDArray[np.str_]
@@ -143,7 +145,7 @@ def _group(of: _Phase, work: Sequence[object], rows: Sequence[int]) -> WorkGroup
     index = np.asarray(rows, dtype=np.int64)
     return WorkGroup(
         phase=of.phase,
-        steps=of.indices,
+        steps=of.steady,
         rows=index,
         kernel=name,
         kernel_class=str(of.class_of_kernel[index[0]]),

@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from stepscope import units
 from stepscope.document import Confidence, Evidence, Fix
 from stepscope.pipeline.detect.casts import removal
@@ -108,7 +110,7 @@ def _waits_for_host(case: Case, steps: Replayed) -> bool:
 
 
 def _launches_per_step(case: Case) -> float:
-    rows = [row for group in case.groups for row in group.rows.tolist()]
+    rows = np.concatenate([group.rows[np.isin(group.step_of_row, case.step_indices)] for group in case.groups])
     return case.linked.kernels["launch"].gather(rows).n_unique() / len(case.step_indices)
 
 
