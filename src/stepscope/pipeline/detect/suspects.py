@@ -20,7 +20,7 @@ _BY_CLASS = {
     "MoE GEMM": ("moe-gemm", "grouped or fused expert GEMM"),
     "routing": ("routing", "top-k or expert-sorting"),
     "collectives": ("collective", "collective"),
-    "attention": ("attention", "attention"),
+    "attention": ("attention", "fused attention"),
     "sampling": ("sampling", "sampling"),
 }
 _DEQUANTISATION = "weight dequantisation"

@@ -145,6 +145,8 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
         slots = layout.slots_of_shape(moved.shape)
         if slots is None or not moved.is_cast or moved.source_dtype is None or moved.target_dtype is None:
             return None
+        if moved.shape[0] == case.step.batch_size or slots < _largest_pool(case):
+            return None
         transfer = Transfer(slots * layout.row, moved.source_dtype, moved.target_dtype)
     else:
         slots = layout.slots_in_range(moved.elements_low, moved.elements_high)
@@ -154,6 +156,13 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
     if transfer.bytes < MIN_BYTES:
         return None
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
+
+
+def _largest_pool(case: Case) -> int:
+    """Return the most rows of a tensor that any op reads or writes: what is cast with fewer was gathered from it."""
+    layout = case.deployment.kv_pool
+    shapes = [shape for group in case.groups for shape in group.input_shapes or ()]
+    return max((layout.slots_of_shape(shape) or 0 for shape in shapes), default=0)
 
 
 def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
