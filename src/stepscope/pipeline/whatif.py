@@ -191,36 +191,33 @@ class Timeline:
         With F the end of all work so far, a row starts at max(F + gap, ready), so F grows by a step of the
         (max, +) algebra, which a cumulative maximum computes for many rows at once.
         """
-        start = np.empty_like(duration)
-        has_gap = np.zeros(rows.shape, dtype=np.bool_)
-        is_late = np.zeros(rows.shape, dtype=np.bool_)
-        issued = self._issued[rows]
+        start, can_start = np.empty_like(duration), np.empty_like(duration)
+        frontier_before = np.empty_like(duration)
         growth = np.maximum(gap + duration, 0)
         frontier = int(self._start[rows[0]]) - int(gap[0]) if rows.size else 0
-        shift_from, shift_by = [_NEVER], [0]
+        waits_before = np.searchsorted([wait.end for wait in self._waits], self._issued[rows], side="right")
+        earlier = np.zeros(len(self._waits) + 1, dtype=np.int64)  # by how much the host is ahead after so many waits
         done = 0
-        for wait in [*self._waits, None]:
+        for number, wait in enumerate([*self._waits, None]):
             stop = rows.size if wait is None else int(np.searchsorted(rows, wait.target, side="right"))
             if stop > done:
                 part = slice(done, stop)
-                moved = np.asarray(shift_by)[np.searchsorted(shift_from, issued[part], side="right") - 1]
-                can_start = np.where(ready[part] == _NEVER, _NEVER, ready[part] - moved)
+                ahead = earlier[np.minimum(waits_before[part], number)]
+                can_start[part] = np.where(ready[part] == _NEVER, _NEVER, ready[part] - ahead)
                 total = np.cumsum(growth[part])
-                reach = np.maximum.accumulate(np.maximum(can_start + duration[part] - total, frontier))
-                before = np.concatenate(([frontier], (reach + total)[:-1]))
-                start[part] = np.maximum(before + gap[part], can_start)
-                has_gap[part] = start[part] > before
-                is_late[part] = can_start > before + gap[part]
+                reach = np.maximum.accumulate(np.maximum(can_start[part] + duration[part] - total, frontier))
+                frontier_before[part] = np.concatenate(([frontier], (reach + total)[:-1]))
+                start[part] = np.maximum(frontier_before[part] + gap[part], can_start[part])
                 frontier = int(reach[-1] + total[-1])
                 done = stop
-            if wait is not None and done:
-                target = done - 1
-                returned = max(wait.start - shift_by[-1], int(start[target] + duration[target]) + wait.delay)
-                shift_from.append(wait.end)
-                shift_by.append(max(wait.end - returned, shift_by[-1]))
-        return _Schedule(
-            rows, start, start + duration, has_gap, is_late | (has_gap & self._late[rows] & (start >= ready))
-        )
+            if wait is not None:
+                earlier[number + 1] = earlier[number]
+                if done:
+                    target_end = int(start[done - 1] + duration[done - 1])
+                    returned = max(wait.start - int(earlier[number]), target_end + wait.delay)
+                    earlier[number + 1] = max(wait.end - returned, int(earlier[number]))
+        has_gap = start > frontier_before
+        return _Schedule(rows, start, start + duration, has_gap, has_gap & (start == can_start))
 
 
 def _issued(linked: Linked, launch: Ints, end: Ints) -> Ints:
