@@ -53,9 +53,11 @@ class Source:
     def _gunzip(self, first: bytes, compressed: Iterator[bytes]) -> Iterator[bytes]:
         stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
         pending = first
+        data = b""
         is_first = True
+        ended = False
         try:
-            while pending:
+            while not ended and (pending or data):  # a stream may hold more data than its last input gave
                 data = stream.decompress(pending, _BLOCK)
                 pending = stream.unused_data if stream.eof else stream.unconsumed_tail
                 if data:
@@ -64,20 +66,21 @@ class Source:
                         is_first = False
                     yield data
                 if stream.eof:
-                    pending = pending or next(compressed, b"")
-                    if not pending.startswith(_GZIP_MAGIC):  # padding after the last member is legal
-                        return
+                    if len(pending) < len(_GZIP_MAGIC):
+                        pending += next(compressed, b"")
+                    ended = not pending.startswith(_GZIP_MAGIC)  # padding after the last member is legal
                     stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
                 elif not pending:
                     pending = next(compressed, b"")
         except isal_zlib.error as error:
             if is_first:
                 raise NotATraceError(f"{self.path}: the gzip data is damaged at its start ({error})") from error
-            self._cut(f"the gzip data is damaged ({error}); everything before the damage was read")
+            self._cut(f"the gzip data is damaged ({error}); what precedes the damage was read, but for its last MB")
             return
         if is_first:
             raise NotATraceError(f"{self.path}: the gzip file holds no data, so it is not a profiler trace")
-        self._cut("the gzip data ends early; everything before the cut was read")
+        if not ended:
+            self._cut("the gzip data ends early; everything before the cut was read")
 
     def _cut(self, message: str) -> None:
         self.warnings.append(TraceWarning("damaged-gzip", message, spoils_totals=True))
