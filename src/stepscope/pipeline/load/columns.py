@@ -150,7 +150,10 @@ class Columns:
         if self._exact:
             valid = np.array([span.ts.is_finite() and abs(span.ts) < _TIME_LIMIT_US for span in spans], dtype=np.bool_)
             starts = np.array(
-                [int(span.ts.scaleb(3).to_integral_value()) if ok else 0 for span, ok in zip(spans, valid, strict=True)],
+                [
+                    int(span.ts.scaleb(3).to_integral_value()) if ok else 0
+                    for span, ok in zip(spans, valid, strict=True)
+                ],
                 dtype=np.int64,
             )
         else:

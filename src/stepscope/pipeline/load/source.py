@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from isal import isal_zlib
@@ -43,12 +44,12 @@ class Source:
             if not first:
                 raise NotATraceError(f"{self.path}: the file is empty, not a profiler trace")
             compressed = iter(lambda: file.read(_BLOCK), b"")
-            if first.startswith(_GZIP_MAGIC):
-                yield from self._gunzip(first, compressed)
-            else:
-                self._refuse_other_formats(first)
-                yield first
-                yield from compressed
+            is_gzip = first.startswith(_GZIP_MAGIC)
+            blocks = self._gunzip(first, compressed) if is_gzip else chain((first,), compressed)
+            start = next(blocks)
+            self._refuse_other_formats(start)
+            yield start
+            yield from blocks
 
     def _gunzip(self, first: bytes, compressed: Iterator[bytes]) -> Iterator[bytes]:
         stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
@@ -61,9 +62,7 @@ class Source:
                 data = stream.decompress(pending, _BLOCK)
                 pending = stream.unused_data if stream.eof else stream.unconsumed_tail
                 if data:
-                    if is_first:
-                        self._refuse_other_formats(data)
-                        is_first = False
+                    is_first = False
                     yield data
                 if stream.eof:
                     if len(pending) < len(_GZIP_MAGIC):
