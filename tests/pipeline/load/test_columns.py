@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pytest
 
 from stepscope import load
@@ -13,6 +12,8 @@ from stepscope.trace import schema
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import polars as pl
 
     from stepscope.trace import Trace
 
