@@ -1,6 +1,6 @@
 """A builder of small Kineto traces: what a test needs to see, and nothing else.
 
-Times are µs, as in the files. A decode step of one cast, launched by an op within a Python function:
+Times are µs, as in the files; a span at 0 is one without a time, from which nothing is counted. A decode step of one cast, launched by an op within a Python function:
 
     trace = Kineto()
     trace.annotation("step[DECODE bs=1]", 0, 100)
