@@ -1,6 +1,6 @@
 """stepscope: what slows an LLM's inference step, and what fixing it would really gain.
 
-`load` and `diagnose` are imported when first used, so that importing one half of the package loads nothing of the other.
+`load` and `diagnose` are imported when first used, so that one half of the package loads nothing of the other.
 """
 
 from __future__ import annotations

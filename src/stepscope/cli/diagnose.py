@@ -13,6 +13,7 @@ from stepscope.cli.output import check_writable, result_stream
 from stepscope.document import Severity
 from stepscope.errors import ExitCode
 from stepscope.report import Format, draw
+from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from stepscope.document import Diagnosis
@@ -37,17 +38,15 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
     from stepscope import pipeline  # noqa: PLC0415 -- loads polars, which `--help` can do without
 
     check_writable(output)
-    diagnosis = pipeline.diagnose(
-        paths, model=model, tp=tp, gpu=gpu, context=context, sources=source or (), progress=_progress
-    )
+    diagnosis = pipeline.diagnose(paths, model=model, tp=tp, gpu=gpu, context=context, sources=source or (), tell=_tell)
     with result_stream(output) as stream:
         draw(diagnosis, report_format, stream)
     return _exit_code(diagnosis, fail_on)
 
 
-def _progress(sentence: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"{sentence} …\n")
+def _tell(sentence: str, *, is_warning: bool) -> None:
+    if is_warning or sys.stderr.isatty():
+        sys.stderr.write(f"stepscope: {printable(sentence)}\n")
 
 
 def _exit_code(diagnosis: Diagnosis, fail_on: str | None) -> ExitCode:

@@ -18,7 +18,9 @@ GpuName = Annotated[str | None, Parameter("--gpu", help="GPU; by default the one
 Context = Annotated[int | None, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")]
 Sources = Annotated[
     list[Path] | None,
-    Parameter("--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."),
+    Parameter(
+        "--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."
+    ),
 ]
 FailOn = Annotated[
     Literal["critical", "major", "minor"] | None,

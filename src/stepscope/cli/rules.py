@@ -39,7 +39,8 @@ def rules(*, report_format: options.ReportFormat = Format.TERMINAL, output: opti
 def _document(listed: Sequence[Rule]) -> dict[str, object]:
     return {
         "rules": [
-            {"id": rule.id, "title": rule.title, "phases": list(rule.phases), "needs": list(rule.needs)} for rule in listed
+            {"id": rule.id, "title": rule.title, "phases": list(rule.phases), "needs": list(rule.needs)}
+            for rule in listed
         ]
     }
 

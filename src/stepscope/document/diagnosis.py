@@ -32,18 +32,14 @@ class Confidence(StrEnum):
     LOW = "low"
 
 
-class Struct(msgspec.Struct, frozen=True):
-    """Base of the document's structs."""
-
-
-class Tool(Struct, kw_only=True):
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """What wrote the document."""
 
     name: str = "stepscope"
     version: str = __version__
 
 
-class Warning_(Struct, kw_only=True):  # noqa: N801 -- `Warning` is Python's own
+class Warning_(msgspec.Struct, frozen=True, kw_only=True):  # noqa: N801 -- `Warning` is Python's own
     """What a reader must know before believing a trace's numbers."""
 
     code: str
@@ -51,7 +47,7 @@ class Warning_(Struct, kw_only=True):  # noqa: N801 -- `Warning` is Python's own
     count: int
 
 
-class Attribution(Struct, kw_only=True):
+class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """Which share of the kernel time could be traced back, and how."""
 
     with_launch: float | None
@@ -63,7 +59,7 @@ class Attribution(Struct, kw_only=True):
     unclassified: float | None
 
 
-class TraceInfo(Struct, kw_only=True):
+class TraceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One input file."""
 
     path: str
@@ -76,7 +72,7 @@ class TraceInfo(Struct, kw_only=True):
     warnings: list[Warning_]
 
 
-class Model(Struct, kw_only=True):
+class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The model that shapes were matched with."""
 
     name: str
@@ -85,7 +81,7 @@ class Model(Struct, kw_only=True):
     tp: int | None
 
 
-class Hardware(Struct, kw_only=True):
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU whose ceilings were used."""
 
     name: str
@@ -94,7 +90,7 @@ class Hardware(Struct, kw_only=True):
     source: str | None
 
 
-class Spread(Struct, kw_only=True):
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """Least, median and greatest value over the steady steps."""
 
     min: float
@@ -102,7 +98,7 @@ class Spread(Struct, kw_only=True):
     max: float
 
 
-class StepSummary(Struct, kw_only=True):
+class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of one phase of one trace."""
 
     trace: int
@@ -118,7 +114,7 @@ class StepSummary(Struct, kw_only=True):
     unprofiled_duration_us: float | None = None
 
 
-class ClassTime(Struct, kw_only=True):
+class ClassTime(msgspec.Struct, frozen=True, kw_only=True):
     """The time of one kernel class per step: the union of its intervals."""
 
     trace: int
@@ -129,7 +125,7 @@ class ClassTime(Struct, kw_only=True):
     calls_per_step: float
 
 
-class Frame(Struct, kw_only=True):
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A function on the stack; `line` is the one recorded: the function's first, unless it was already running."""
 
     file: str
@@ -137,7 +133,7 @@ class Frame(Struct, kw_only=True):
     function: str
 
 
-class Group(Struct, kw_only=True):
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a finding: a kernel on a tensor."""
 
     kernel: str
@@ -147,7 +143,7 @@ class Group(Struct, kw_only=True):
     time_us_per_step: float
 
 
-class Evidence(Struct, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen; the single fields describe the largest of the groups."""
 
     op: str | None = None
@@ -176,7 +172,7 @@ class Evidence(Struct, kw_only=True):
     statement_at: str | None = None
 
 
-class Range(Struct, kw_only=True):
+class Range(msgspec.Struct, frozen=True, kw_only=True):
     """A prediction: never one number without its uncertainty."""
 
     low: float
@@ -184,7 +180,7 @@ class Range(Struct, kw_only=True):
     high: float
 
 
-class WhatIf(Struct, kw_only=True):
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The step predicted without the cause, on the trace's own clock."""
 
     step_us: Range
@@ -197,7 +193,7 @@ class WhatIf(Struct, kw_only=True):
     assumption: str
 
 
-class Fix(Struct, kw_only=True):
+class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Something to do about it, the easiest first."""
 
     what: str
@@ -208,7 +204,7 @@ class Fix(Struct, kw_only=True):
     expected_step_us: float | None = None
 
 
-class Finding(Struct, kw_only=True):
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A diagnosed cause."""
 
     rule: str
@@ -227,7 +223,7 @@ class Finding(Struct, kw_only=True):
     fix: list[Fix]
 
 
-class RuledOut(Struct, kw_only=True):
+class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
     """A usual suspect that is not the cause, or of which that cannot be told."""
 
     trace: int
@@ -238,7 +234,7 @@ class RuledOut(Struct, kw_only=True):
     reason: str
 
 
-class CouldNotCheck(Struct, kw_only=True):
+class CouldNotCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What the trace cannot answer, and how to record one that can."""
 
     rule: str
@@ -246,7 +242,7 @@ class CouldNotCheck(Struct, kw_only=True):
     how_to_capture: str
 
 
-class Diagnosis(Struct, kw_only=True):
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The whole document."""
 
     schema_version: int = SCHEMA_VERSION

@@ -6,9 +6,9 @@ load → link → steps → health → attribute → cost → whatif → detect 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from stepscope.errors import UsageError
+from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
 from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
@@ -18,16 +18,21 @@ from stepscope.pipeline.health import check_health, has_stacks
 from stepscope.pipeline.link import link
 from stepscope.pipeline.load import find_traces, load
 from stepscope.pipeline.steps import find_steps
-from stepscope.pipeline.summary import Examined, summarise
+from stepscope.pipeline.summary import Examined, summarise, together
 from stepscope.pipeline.whatif import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from stepscope.document import Diagnosis
     from stepscope.trace import Trace
 
-    Progress = Callable[[str], None]
+
+class Tell(Protocol):
+    """Takes what a person at the terminal should know while a diagnosis runs."""
+
+    def __call__(self, sentence: str, *, is_warning: bool) -> None:
+        """Take a sentence: progress, or a warning."""
 
 
 def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
@@ -38,7 +43,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     gpu: str | None = None,
     context: int | None = None,
     sources: Sequence[str | Path] = (),
-    progress: Progress | None = None,
+    tell: Tell | None = None,
 ) -> Diagnosis:
     """Diagnose trace files, each on its own.
 
@@ -49,7 +54,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
         gpu: a GPU's name; None: the one that the trace recorded.
         context: live tokens of a request.
         sources: folders in which the recorded source files are looked for.
-        progress: called with a sentence before each long step.
+        tell: called with a sentence before each file is read, and with warnings.
 
     Raises:
         UsageError: a path or name does not exist.
@@ -58,15 +63,37 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     deployment = Deployment.of(model, tp, context)
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read
-    traces = []
-    for index, path in enumerate(find_traces(paths)):
-        if progress:
-            progress(f"reading {path}")
-        traces.append(_examine(index, load(path), deployment, gpu, folders))
-    return summarise(traces, deployment)
+    parts: list[Diagnosis] = []
+    for trace in _traces(paths, tell or _silent):
+        parts.append(summarise(len(parts), _examine(len(parts), trace, deployment, gpu, folders), deployment))
+    return together(parts)
 
 
-def _examine(index: int, trace: Trace, deployment: Deployment, gpu_name: str | None, sources: Sequence[Path]) -> Examined:
+def _traces(paths: Sequence[str | Path], tell: Tell) -> Iterator[Trace]:
+    """Load the traces one after another; what is no trace in a folder is passed over, unless nothing else is there."""
+    for path in paths:
+        files = find_traces(path)
+        passed_over = 0
+        for file in files:
+            tell(f"reading {file}", is_warning=False)
+            try:
+                yield load(file)
+            except NotATraceError as error:
+                if not Path(path).is_dir():
+                    raise
+                passed_over += 1
+                tell(f"passed over {error}", is_warning=True)
+        if passed_over == len(files):
+            raise NotATraceError(f"{path}: the folder holds no trace, only other JSON files ({passed_over})")
+
+
+def _silent(sentence: str, *, is_warning: bool) -> None:
+    """Tell nobody."""
+
+
+def _examine(
+    index: int, trace: Trace, deployment: Deployment, gpu_name: str | None, sources: Sequence[Path]
+) -> Examined:
     linked = link(trace)
     steps = find_steps(linked)
     warnings = check_health(linked, steps)
@@ -87,7 +114,7 @@ def _examine(index: int, trace: Trace, deployment: Deployment, gpu_name: str | N
             sources=sources,
             has_stacks=has_stacks(linked),
         )
-        for phase, indices in steps.phases().items()
+        for phase, indices in steps.steady_phases().items()
     ]
     detected = [detect(case, index) for case in cases]
     return Examined(linked, steps, warnings, attributed, gpu, cases, detected)

@@ -52,7 +52,9 @@ def has_shapes(linked: Linked) -> bool:
 
 def _gpu_rows(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     if not linked.kernels.height:
-        yield TraceWarning("no-gpu-events", "nothing recorded of the GPU: no kernels, copies or sets", spoils_totals=True)
+        yield TraceWarning(
+            "no-gpu-events", "nothing recorded of the GPU: no kernels, copies or sets", spoils_totals=True
+        )
         return
     silent = _steps_without_gpu_rows(linked, steps)
     if silent:
@@ -106,7 +108,9 @@ def _steps(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     elif len(steps.steps) < FEW_STEPS:
         yield TraceWarning("few-steps", "fewer than three steps: no spread can be told", len(steps.steps))
     if steps.hole_ns:
-        message = f"{steps.hole_ns / 1e6:.1f} ms at the start, in which the host waited for unrecorded work, are left out"
+        message = (
+            f"{steps.hole_ns / 1e6:.1f} ms at the start, in which the host waited for unrecorded work, are left out"
+        )
         yield TraceWarning("hole-at-start", message)
 
 
@@ -114,8 +118,12 @@ def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     if linked.kernels.height and not has_shapes(linked):
         yield TraceWarning("no-shapes", "input shapes were not recorded (record_shapes=True records them)")
     if linked.kernels.height and has_stacks(linked):
-        message = "Python stacks were recorded, which slows the host: launch times and gaps include the profiler's own cost"
+        message = (
+            "Python stacks were recorded, which slows the host: launch times and gaps include the profiler's own cost"
+        )
         yield TraceWarning("stacks-slow-host", message)
     outside = int((steps.step_of_kernel < 0).sum())
     if outside:
-        yield TraceWarning("outside-steps", "GPU rows belong to no step (queued or launched outside every step)", outside)
+        yield TraceWarning(
+            "outside-steps", "GPU rows belong to no step (queued or launched outside every step)", outside
+        )

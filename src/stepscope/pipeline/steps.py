@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+MIN_STEADY = 3
+"""So many steps of a phase must remain if the first is left out."""
 WAIT_HOLE_NS = 1_000_000
 """A hole in the GPU's timeline this long, spent by the host in waiting calls, is unrecorded work, not idle time."""
 WAIT_HOLE_SHARE = 0.9
@@ -89,6 +91,15 @@ class Steps:
             if index in with_work:
                 phases.setdefault(step.phase, []).append(index)
         return phases
+
+    def steady_phases(self) -> dict[Phase, list[int]]:
+        """Return the steps of each phase that figures are taken from: without the first, where enough remain.
+
+        The first recorded step still loads modules and fills caches, and the host waits in places where it never does
+        later.
+        """
+        phases = self.phases()
+        return {phase: steps[1:] if len(steps) > MIN_STEADY else steps for phase, steps in phases.items()}
 
 
 def find_steps(linked: Linked) -> Steps:

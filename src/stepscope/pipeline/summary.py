@@ -51,20 +51,31 @@ class Examined:
         return not any(warning.spoils_totals for warning in self.warnings)
 
 
-def summarise(traces: Sequence[Examined], deployment: Deployment) -> document.Diagnosis:
-    """Return the document of several traces, each examined on its own."""
-    findings = [finding for trace in traces for detected in trace.detected for finding in detected.findings]
+def summarise(index: int, examined: Examined, deployment: Deployment) -> document.Diagnosis:
+    """Return the document of one trace, which stands at `index` among those that are diagnosed together."""
     return document.Diagnosis(
-        traces=[_trace_info(trace) for trace in traces],
+        traces=[_trace_info(examined)],
         model=_model(deployment),
-        hardware=_hardware(next((trace.gpu for trace in traces if trace.gpu), None)),
-        steps=[_step_summary(index, trace, case) for index, trace in enumerate(traces) for case in trace.cases],
-        breakdown=[
-            row for index, trace in enumerate(traces) for case in trace.cases for row in _breakdown(index, trace, case)
-        ],
-        findings=in_order(findings),
-        ruled_out=[row for index, trace in enumerate(traces) for row in _ruled_out(index, trace)],
-        could_not_check=[row for trace in traces for row in _could_not_check(trace)],
+        hardware=_hardware(examined.gpu),
+        steps=[_step_summary(index, examined, case) for case in examined.cases],
+        breakdown=[row for case in examined.cases for row in _breakdown(index, examined, case)],
+        findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
+        ruled_out=list(_ruled_out(index, examined)),
+        could_not_check=list(_could_not_check(examined)),
+    )
+
+
+def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
+    """Return one document of several traces' own, their findings ordered together."""
+    return document.Diagnosis(
+        traces=[trace for part in parts for trace in part.traces],
+        model=parts[0].model,
+        hardware=next((part.hardware for part in parts if part.hardware), None),
+        steps=[step for part in parts for step in part.steps],
+        breakdown=[row for part in parts for row in part.breakdown],
+        findings=in_order([finding for part in parts for finding in part.findings]),
+        ruled_out=[row for part in parts for row in part.ruled_out],
+        could_not_check=[row for part in parts for row in part.could_not_check],
     )
 
 
@@ -115,7 +126,7 @@ def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSu
     return document.StepSummary(
         trace=index,
         phase=case.phase,
-        count=len(case.step_indices),
+        count=len(examined.steps.phases()[case.phase]),
         steady=len(case.step_indices),
         batch_size=case.step.batch_size,
         duration_us=_spread(measured.duration_us),

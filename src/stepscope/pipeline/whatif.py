@@ -40,6 +40,7 @@ OWN_GAP_NS = 1_000
 GRAPH_GAP_NS = 500
 """The device's own gap between two kernels of a graph; the median in graph replays on one H200 is 416 ns."""
 _NEVER = -(1 << 60)
+_FOREVER = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,9 @@ class Replayed:
     """Steps of one phase, measured or after a change."""
 
     duration_us: NDArray[np.float64]
-    """First GPU work to the next step's first; the last of a run is left out, unless it is the only one."""
+    """First GPU work to the next step's first, of whatever phase; the last step is left out, unless it is the
+    only one.
+    """
     gpu_span_us: NDArray[np.float64]
     """First to last GPU work of each step."""
     busy_us: NDArray[np.float64]
@@ -119,26 +122,28 @@ class Timeline:
         self._waits = _waits(linked, self._end, self._launch)
 
     def replay(self, indices: Sequence[int], change: Change | None = None) -> Replayed:
-        """Return the given steps, all of one phase, as they are or as they would run after a change."""
+        """Return the given steps as they are, or as they would run after a change."""
         run = self._run(change or Change(np.zeros(self._start.shape, dtype=np.bool_)))
-        step = self._steps.step_of_kernel[run.rows]
-        inside = np.isin(step, indices)
-        step, start, end = step[inside], run.start[inside], run.end[inside]
+        in_step = self._steps.step_of_kernel[run.rows] >= 0
+        step = self._steps.step_of_kernel[run.rows][in_step]
+        start, end = run.start[in_step], run.end[in_step]
         count = len(self._steps.steps)
-        first = np.full(count, np.iinfo(np.int64).max)
+        first = np.full(count, _FOREVER)
         last = np.full(count, _NEVER)
         np.minimum.at(first, step, start)
         np.maximum.at(last, step, end)
-        running = np.unique(step)
-        followed = running[np.isin(running + 1, running)]
+        next_first = np.append(np.minimum.accumulate(first[::-1])[::-1][1:], _FOREVER)
+        running = np.array([index for index in indices if first[index] != _FOREVER], dtype=np.int64)
+        followed = running[next_first[running] != _FOREVER]
         span = last[running] - first[running]
-        duration = first[followed + 1] - first[followed] if followed.size else span
+        duration = next_first[followed] - first[followed] if followed.size else span
+        inside = np.isin(step, running)
         return Replayed(
             duration_us=duration / 1e3,
             gpu_span_us=span / 1e3,
             busy_us=intervals.covered_by_group(start, end, step, count)[running] / 1e3,
-            gaps=int(run.has_gap[inside].sum()),
-            late_gaps=int(run.is_late[inside].sum()),
+            gaps=int(run.has_gap[in_step][inside].sum()),
+            late_gaps=int(run.is_late[in_step][inside].sum()),
         )
 
     def _leads(self, rows: Ints) -> Bools:
@@ -186,34 +191,33 @@ class Timeline:
         With F the end of all work so far, a row starts at max(F + gap, ready), so F grows by a step of the
         (max, +) algebra, which a cumulative maximum computes for many rows at once.
         """
-        start = np.empty_like(duration)
-        has_gap = np.zeros(rows.shape, dtype=np.bool_)
-        is_late = np.zeros(rows.shape, dtype=np.bool_)
-        issued = self._issued[rows]
+        start, can_start = np.empty_like(duration), np.empty_like(duration)
+        frontier_before = np.empty_like(duration)
         growth = np.maximum(gap + duration, 0)
         frontier = int(self._start[rows[0]]) - int(gap[0]) if rows.size else 0
-        shift_from, shift_by = [_NEVER], [0]
+        waits_before = np.searchsorted([wait.end for wait in self._waits], self._issued[rows], side="right")
+        earlier = np.zeros(len(self._waits) + 1, dtype=np.int64)  # by how much the host is ahead after so many waits
         done = 0
-        for wait in [*self._waits, None]:
+        for number, wait in enumerate([*self._waits, None]):
             stop = rows.size if wait is None else int(np.searchsorted(rows, wait.target, side="right"))
             if stop > done:
                 part = slice(done, stop)
-                moved = np.asarray(shift_by)[np.searchsorted(shift_from, issued[part], side="right") - 1]
-                can_start = np.where(ready[part] == _NEVER, _NEVER, ready[part] - moved)
+                ahead = earlier[np.minimum(waits_before[part], number)]
+                can_start[part] = np.where(ready[part] == _NEVER, _NEVER, ready[part] - ahead)
                 total = np.cumsum(growth[part])
-                reach = np.maximum.accumulate(np.maximum(can_start + duration[part] - total, frontier))
-                before = np.concatenate(([frontier], (reach + total)[:-1]))
-                start[part] = np.maximum(before + gap[part], can_start)
-                has_gap[part] = start[part] > before
-                is_late[part] = can_start > before + gap[part]
+                reach = np.maximum.accumulate(np.maximum(can_start[part] + duration[part] - total, frontier))
+                frontier_before[part] = np.concatenate(([frontier], (reach + total)[:-1]))
+                start[part] = np.maximum(frontier_before[part] + gap[part], can_start[part])
                 frontier = int(reach[-1] + total[-1])
                 done = stop
-            if wait is not None and done:
-                target = done - 1
-                returned = max(wait.start - shift_by[-1], int(start[target] + duration[target]) + wait.delay)
-                shift_from.append(wait.end)
-                shift_by.append(max(wait.end - returned, shift_by[-1]))
-        return _Schedule(rows, start, start + duration, has_gap, is_late | (has_gap & self._late[rows] & (start >= ready)))
+            if wait is not None:
+                earlier[number + 1] = earlier[number]
+                if done:
+                    target_end = int(start[done - 1] + duration[done - 1])
+                    returned = max(wait.start - int(earlier[number]), target_end + wait.delay)
+                    earlier[number + 1] = max(wait.end - returned, int(earlier[number]))
+        has_gap = start > frontier_before
+        return _Schedule(rows, start, start + duration, has_gap, has_gap & (start == can_start))
 
 
 def _issued(linked: Linked, launch: Ints, end: Ints) -> Ints:
@@ -241,8 +245,10 @@ class _Wait:
 
 
 def _waits(linked: Linked, end: Ints, launch: Ints) -> list[_Wait]:
-    """Find the calls that waited: a synchronisation that returned just after work ended, a copy that returned after its own."""
-    calls = linked.trace.launches.with_row_index("row").filter(pl.col("name").cast(pl.String).str.contains(WAITS.pattern))
+    """Find the calls that waited: synchronisations that returned just after work ended, copies after their own."""
+    calls = linked.trace.launches.with_row_index("row").filter(
+        pl.col("name").cast(pl.String).str.contains(WAITS.pattern)
+    )
     by_end = np.argsort(end, kind="stable")
     row_of_launch = {int(call): row for row, call in enumerate(launch.tolist()) if call >= 0}
     waits = []

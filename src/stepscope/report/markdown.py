@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import TextIO
 
-    from stepscope.document import Diagnosis, Finding
+    from stepscope.document import Diagnosis, Finding, StepSummary
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$@&])")
 
@@ -28,8 +28,38 @@ def escaped(text: str) -> str:
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
-    yield "# stepscope diagnosis"
-    yield ""
+    yield from ("# stepscope diagnosis", "")
+    yield from _inputs(diagnosis)
+    for step in diagnosis.steps:
+        yield from _steps(diagnosis, step)
+    shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
+    yield from ("", "## Findings" if shown else "## No findings")
+    for number, finding in enumerate(shown, 1):
+        yield from _finding(diagnosis, number, finding)
+    folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
+    if folded:
+        yield from ("", f"Also seen: {escaped(', '.join(map(sentences.folded_line, folded)))}.")
+    if diagnosis.ruled_out:
+        yield from ("", "## Ruled out, or not to be told", "")
+        yield from _table(
+            ("suspect", "phase", "trace", "why"),
+            (
+                (
+                    row.hypothesis,
+                    row.phase,
+                    sentences.trace_name(diagnosis, row.trace) or "",
+                    sentences.ruled_out_line(row),
+                )
+                for row in diagnosis.ruled_out
+            ),
+        )
+    if diagnosis.could_not_check:
+        yield from ("", "## Could not check", "")
+        for row in diagnosis.could_not_check:
+            yield f"- **{escaped(row.rule)}**: {escaped(row.missing)}. To know: {escaped(row.how_to_capture)}."
+
+
+def _inputs(diagnosis: Diagnosis) -> Iterator[str]:
     for trace in diagnosis.traces:
         yield f"- {escaped(sentences.trace_line(trace))}"
         for warning in trace.warnings:
@@ -40,41 +70,32 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"- model: {escaped(diagnosis.model.name)}{tp}"
     if diagnosis.hardware is not None:
         yield f"- GPU: {escaped(diagnosis.hardware.name)}"
-    for step in diagnosis.steps:
-        yield from ("", f"**{escaped(sentences.step_line(step))}**", "")
-        rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (step.trace, step.phase)]
-        yield from _table(
-            ("kernel class", "time a step", "share", "calls a step"),
+
+
+def _steps(diagnosis: Diagnosis, step: StepSummary) -> Iterator[str]:
+    name = sentences.trace_name(diagnosis, step.trace)
+    place = f"{name}: " if name else ""
+    yield from ("", f"**{escaped(place + sentences.step_line(step))}**", "")
+    rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (step.trace, step.phase)]
+    yield from _table(
+        ("kernel class", "time a step", "share", "calls a step"),
+        (
             (
-                (
-                    row.kernel_class,
-                    units.time(row.time_us_per_step),
-                    units.share(row.share_of_step),
-                    units.count(row.calls_per_step),
-                )
-                for row in rows
-            ),
-        )
-    shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
-    yield from ("", "## Findings" if shown else "## No findings")
-    for number, finding in enumerate(shown, 1):
-        yield from _finding(diagnosis, number, finding)
-    folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
-    if folded:
-        yield from ("", f"Also seen: {escaped(', '.join(map(sentences.folded_line, folded)))}.")
-    if diagnosis.ruled_out:
-        yield from ("", "## Ruled out, or not to be told", "")
-        rows_ = ((row.hypothesis, row.phase, sentences.ruled_out_line(row)) for row in diagnosis.ruled_out)
-        yield from _table(("suspect", "phase", "why"), rows_)
-    if diagnosis.could_not_check:
-        yield from ("", "## Could not check", "")
-        for unchecked in diagnosis.could_not_check:
-            yield f"- **{escaped(unchecked.rule)}**: {escaped(unchecked.missing)}. To know: {escaped(unchecked.how_to_capture)}."
+                row.kernel_class,
+                units.time(row.time_us_per_step),
+                units.share(row.share_of_step),
+                units.count(row.calls_per_step),
+            )
+            for row in rows
+        ),
+    )
 
 
 def _finding(diagnosis: Diagnosis, number: int, finding: Finding) -> Iterator[str]:
     yield from ("", f"### {number}. {finding.severity}: {escaped(finding.title)}", "")
-    yield f"`{finding.rule}`, {finding.phase}, {finding.confidence} confidence"
+    name = sentences.trace_name(diagnosis, finding.trace)
+    place = f" in {escaped(name)}" if name else ""
+    yield f"`{finding.rule}`, {finding.phase}, {finding.confidence} confidence{place}"
     yield ""
     for label, text in sentences.finding_rows(diagnosis, finding):
         yield f"- **{label}**: {escaped(text)}"

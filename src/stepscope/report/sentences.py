@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from stepscope import units
@@ -41,17 +42,26 @@ def step_line(step: StepSummary) -> str:
     """Describe the steps of a phase."""
     batch = f", batch {step.batch_size}" if step.batch_size is not None else ""
     noun = "step" if step.count == 1 else "steps"
+    steady = f" ({step.steady} steady)" if step.steady < step.count else ""
     duration = units.time(step.duration_us.median)
-    if step.count > 1:
+    if step.duration_us.min < step.duration_us.max:
         duration += f" ({units.time(step.duration_us.min)} to {units.time(step.duration_us.max)})"
     idle = "idle not known"
     if step.gpu_idle_us is not None:
         share = units.share(step.gpu_idle_us / step.duration_us.median if step.duration_us.median else 0.0)
         idle = f"idle {units.time(step.gpu_idle_us)} ({share})"
+    span = units.time(step.gpu_span_us.median)
     return (
-        f"{step.count} {step.phase} {noun}{batch}: {duration} a step; GPU span {units.time(step.gpu_span_us.median)},"
+        f"{step.count} {step.phase} {noun}{steady}{batch}: {duration} a step; GPU span {span},"
         f" busy {units.time(step.gpu_busy_us)}, {idle}; {units.count(step.kernels_per_step)} kernels"
     )
+
+
+def trace_name(diagnosis: Diagnosis, trace: int | None) -> str | None:
+    """Return the file name that tells traces apart; None where there is nothing to tell."""
+    if trace is None or len(diagnosis.traces) == 1:
+        return None
+    return printable(PurePath(diagnosis.traces[trace].path).name)
 
 
 def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, str]]:

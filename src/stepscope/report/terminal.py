@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TextIO
 
-    from stepscope.document import Diagnosis, Finding
+    from stepscope.document import Diagnosis, Finding, StepSummary
 
-_STYLES = {Severity.CRITICAL: "bold red", Severity.MAJOR: "bold yellow", Severity.MINOR: "bold cyan", Severity.INFO: "dim"}
+_STYLES = {
+    Severity.CRITICAL: "bold red",
+    Severity.MAJOR: "bold yellow",
+    Severity.MINOR: "bold cyan",
+    Severity.INFO: "dim",
+}
 _SHOWN_CLASSES = 8
 
 
@@ -33,8 +38,8 @@ def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
             times = f" ({warning.count:,})" if warning.count > 1 else ""
             console.print(_labelled([("care", printable(warning.message) + times)]))
     _context(console, diagnosis)
-    for index, _ in enumerate(diagnosis.traces):
-        _steps(console, diagnosis, index)
+    for step in diagnosis.steps:
+        _steps(console, diagnosis, step)
     shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
     _heading(console, "Findings" if shown else "No findings")
     for number, finding in enumerate(shown, 1):
@@ -44,12 +49,12 @@ def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
         console.print(f"Also seen: {', '.join(map(sentences.folded_line, folded))}.")
     if diagnosis.ruled_out:
         _heading(console, "Ruled out, or not to be told")
-        several = len({(row.trace, row.phase) for row in diagnosis.ruled_out}) > 1
-        rows = [(f"{row.hypothesis} ({row.phase})" if several else row.hypothesis, row) for row in diagnosis.ruled_out]
-        console.print(_labelled((name, sentences.ruled_out_line(row)) for name, row in rows))
+        _ruled_out(console, diagnosis)
     if diagnosis.could_not_check:
         _heading(console, "Could not check")
-        rows_ = ((row.rule, f"{printable(row.missing)}. To know: {row.how_to_capture}.") for row in diagnosis.could_not_check)
+        rows_ = (
+            (row.rule, f"{printable(row.missing)}. To know: {row.how_to_capture}.") for row in diagnosis.could_not_check
+        )
         console.print(_labelled(rows_))
 
 
@@ -65,21 +70,19 @@ def _context(console: Console, diagnosis: Diagnosis) -> None:
         console.print(f"GPU {printable(hardware.name)} (memory {rates})")
 
 
-def _steps(console: Console, diagnosis: Diagnosis, trace: int) -> None:
-    for step in diagnosis.steps:
-        if step.trace != trace:
-            continue
-        console.print()
-        console.print(sentences.step_line(step))
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        table.add_column("kernel class")
-        for name in ("time a step", "share", "calls a step"):
-            table.add_column(name, justify="right")
-        rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (trace, step.phase)]
-        for row in rows[:_SHOWN_CLASSES]:
-            time, share = units.time(row.time_us_per_step), units.share(row.share_of_step)
-            table.add_row(row.kernel_class, time, share, units.count(row.calls_per_step))
-        console.print(Padding(table, (0, 0, 0, 2)))
+def _steps(console: Console, diagnosis: Diagnosis, step: StepSummary) -> None:
+    console.print()
+    name = sentences.trace_name(diagnosis, step.trace)
+    console.print(f"{name}: {sentences.step_line(step)}" if name else sentences.step_line(step))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("kernel class")
+    for column in ("time a step", "share", "calls a step"):
+        table.add_column(column, justify="right")
+    rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (step.trace, step.phase)]
+    for row in rows[:_SHOWN_CLASSES]:
+        time, share = units.time(row.time_us_per_step), units.share(row.share_of_step)
+        table.add_row(row.kernel_class, time, share, units.count(row.calls_per_step))
+    console.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _finding(console: Console, diagnosis: Diagnosis, number: int, finding: Finding) -> None:
@@ -87,10 +90,23 @@ def _finding(console: Console, diagnosis: Diagnosis, number: int, finding: Findi
     head.append(finding.severity.upper(), style=_STYLES[finding.severity])
     head.append(f" {finding.rule}", style="bold")
     head.append(f" ({finding.phase}, {finding.confidence} confidence)")
+    name = sentences.trace_name(diagnosis, finding.trace)
+    if name:
+        head.append(f" in {name}")
     console.print(head)
     console.print(Padding(Text(printable(finding.title)), (0, 0, 0, 3)))
     console.print(_labelled(sentences.finding_rows(diagnosis, finding)))
     console.print()
+
+
+def _ruled_out(console: Console, diagnosis: Diagnosis) -> None:
+    places = list(dict.fromkeys((row.trace, row.phase) for row in diagnosis.ruled_out))
+    for trace, phase in places:
+        if len(places) > 1:
+            name = sentences.trace_name(diagnosis, trace)
+            console.print(f"{phase} in {name}" if name else phase)
+        rows = [row for row in diagnosis.ruled_out if (row.trace, row.phase) == (trace, phase)]
+        console.print(_labelled((row.hypothesis, sentences.ruled_out_line(row)) for row in rows))
 
 
 def _heading(console: Console, text: str) -> None:

@@ -61,8 +61,12 @@ OPS: Mapping[str, Column] = {
     "duration_ns": _DURATION,
     "name": _NAME,
     "thread": _THREAD,
-    "input_dims": Column(pl.Categorical(), "shapes of the inputs, as the JSON recorded", null="shapes were not recorded"),
-    "input_types": Column(pl.Categorical(), "types of the inputs, as the JSON recorded", null="shapes were not recorded"),
+    "input_dims": Column(
+        pl.Categorical(), "shapes of the inputs, as the JSON recorded", null="shapes were not recorded"
+    ),
+    "input_types": Column(
+        pl.Categorical(), "types of the inputs, as the JSON recorded", null="shapes were not recorded"
+    ),
 }
 """Framework operations on the host, sorted by start."""
 

@@ -44,9 +44,9 @@ class WorkGroup:
 
     phase: Phase
     steps: Sequence[int]
-    """The steps of the phase."""
+    """The phase's steady steps, which figures per step are taken from."""
     rows: Ints
-    """Rows of `Linked.kernels`, in order."""
+    """Rows of `Linked.kernels` in all steps of the phase, in order."""
     kernel: str
     kernel_class: str
     grid: Dimensions | None
@@ -59,7 +59,7 @@ class WorkGroup:
 
     @cached_property
     def calls_per_step(self) -> float:
-        """Median over the phase's steps."""
+        """Median over the steady steps."""
         return float(np.median(self._per_step(np.ones_like(self.us))))
 
     @cached_property
@@ -69,17 +69,17 @@ class WorkGroup:
 
     @cached_property
     def time_us_per_step(self) -> float:
-        """Summed duration, median over the phase's steps."""
+        """Summed duration, median over the steady steps."""
         return float(np.median(self._per_step(self.us)))
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it runs in every step of the phase, at least once."""
+        """Whether it runs in every steady step, at least once."""
         return bool((self._per_step(np.ones_like(self.us)) > 0).all())
 
     def _per_step(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        index = np.searchsorted(np.asarray(self.steps), self.step_of_row)
-        return np.bincount(index, weights, minlength=len(self.steps))
+        totals = np.bincount(self.step_of_row, weights, minlength=max(self.steps) + 1)
+        return totals[list(self.steps)].astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,37 +105,38 @@ def attribute(linked: Linked, steps: Steps) -> Attributed:
     }
     keys = zip(linked.kernels["name"].cast(pl.String), linked.kernels["kind"].cast(pl.String), strict=True)
     class_of_kernel = np.array([classes[key] for key in keys] or [], dtype=np.str_)
-    groups = [
-        group
+    duration = linked.kernels["duration_ns"].to_numpy()
+    steady = steps.steady_phases()
+    phases = [
+        _Phase(phase, indices, steady[phase], duration, steps.step_of_kernel, class_of_kernel)
         for phase, indices in steps.phases().items()
-        for group in _groups(linked, steps, phase, indices, class_of_kernel)
     ]
+    groups = [group for phase in phases for group in _groups(linked, steps, phase)]
     return Attributed(class_of_kernel, tuple(sorted(groups, key=lambda group: -group.time_us_per_step)))
 
 
-def _groups(
-    linked: Linked, steps: Steps, phase: Phase, indices: Sequence[int], class_of_kernel: NDArray[np.str_]
-) -> list[WorkGroup]:
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """The work of one phase, to be grouped."""
+
+    phase: Phase
+    indices: Sequence[int]
+    steady: Sequence[int]
+    duration: Ints
+    step_of_kernel: Ints
+    class_of_kernel: NDArray[np.str_]
+
+
+def _groups(linked: Linked, steps: Steps, of: _Phase) -> list[WorkGroup]:
     ops = linked.trace.ops.select(pl.col("name").alias("op_name"), "input_dims", "input_types").with_row_index("op")
     kernels = linked.kernels.with_row_index("row").with_columns(pl.col("op").cast(pl.UInt32))
-    chosen = kernels.filter(pl.Series(steps.rows(indices))).join(ops, on="op", how="left", maintain_order="left")
+    chosen = kernels.filter(pl.Series(steps.rows(of.indices))).join(ops, on="op", how="left", maintain_order="left")
     table = chosen.group_by(_SAME_WORK, maintain_order=True).agg("row")
-    duration = linked.kernels["duration_ns"].to_numpy()
-    return [
-        _group(work, rows, phase, indices, duration, steps, class_of_kernel)
-        for *work, rows in table.with_columns(pl.col("name", "op_name", "input_dims", "input_types").cast(pl.String)).rows()
-    ]
+    text = pl.col("name", "op_name", "input_dims", "input_types").cast(pl.String)
+    return [_group(of, work, rows) for *work, rows in table.with_columns(text).rows()]
 
 
-def _group(
-    work: list[object],
-    rows: list[int],
-    phase: Phase,
-    indices: Sequence[int],
-    duration: Ints,
-    steps: Steps,
-    class_of_kernel: NDArray[np.str_],
-) -> WorkGroup:
+def _group(of: _Phase, work: Sequence[object], rows: Sequence[int]) -> WorkGroup:
     kernel, _, *dimensions, op, input_dims, input_types = work
     grid, block = _dimensions(dimensions[:3]), _dimensions(dimensions[3:])
     shapes, types = parse_shapes(_text(input_dims)), parse_types(_text(input_types))
@@ -143,17 +144,17 @@ def _group(
     moved = moved_by_op(str(op), shapes, types) if op is not None else None
     index = np.asarray(rows, dtype=np.int64)
     return WorkGroup(
-        phase=phase,
-        steps=indices,
+        phase=of.phase,
+        steps=of.steady,
         rows=index,
         kernel=name,
-        kernel_class=str(class_of_kernel[index[0]]),
+        kernel_class=str(of.class_of_kernel[index[0]]),
         grid=grid,
         op=_text(op),
         input_shapes=shapes,
         moved=moved or moved_by_grid(name, grid, block),
-        us=duration[index] / 1e3,
-        step_of_row=steps.step_of_kernel[index],
+        us=of.duration[index] / 1e3,
+        step_of_row=of.step_of_kernel[index],
     )
 
 

@@ -38,7 +38,9 @@ def stack_of(trace: Trace, op: int) -> Stack | None:
     start, duration, thread = trace.ops.select("start_ns", "duration_ns", "thread").row(op)
     on_thread = trace.frames.filter(pl.col("thread") == thread)
     ends = pl.col("start_ns") + pl.col("duration_ns")
-    around = on_thread.filter((pl.col("start_ns") <= start) & (ends >= start + duration)).sort("start_ns", "duration_ns", descending=[False, True])
+    around = on_thread.filter((pl.col("start_ns") <= start) & (ends >= start + duration)).sort(
+        "start_ns", "duration_ns", descending=[False, True]
+    )
     functions = [
         (_FUNCTION.match(name), low, low + length)
         for name, low, length in around.select(pl.col("name").cast(pl.String), "start_ns", "duration_ns").iter_rows()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 INSTRUCTION_BOUND = 0.5
 """A copy of this many bytes that reaches less than this share of the memory rate is held up by its instructions."""
+_INSTRUCTION_BOUND_REASON = "it is bound by instructions and not by memory"
 
 
 class Origin:
@@ -51,31 +53,40 @@ class Origin:
         """What must be said about an ambiguous statement."""
         if self.statement is None or len(self.statement.lines) == 1:
             return []
-        return [f"The call is on one of the lines {', '.join(map(str, self.statement.lines))} of {self.statement.file}."]
+        return [
+            f"The call is on one of the lines {', '.join(map(str, self.statement.lines))} of {self.statement.file}."
+        ]
 
 
-def cast_evidence(  # noqa: PLR0913 -- the fields of one document struct, each from another source
-    case: Case,
-    groups: Sequence[WorkGroup],
-    transfer: Transfer,
-    shape: Sequence[int] | None,
-    tensors: Sequence[str | None],
-    origin: Origin,
-) -> Evidence:
-    """Return the evidence of casts, the largest group first."""
-    largest = groups[0]
+@dataclass(frozen=True, slots=True)
+class Casts:
+    """Groups of casts that are one cause, the largest first, and what each call of the largest moves."""
+
+    groups: Sequence[WorkGroup]
+    tensors: Sequence[str | None]
+    """The name of each group's tensor."""
+    transfer: Transfer
+    shape: Sequence[int] | None
+
+    @property
+    def time_us_per_step(self) -> float:
+        """Summed duration of all groups."""
+        return sum(group.time_us_per_step for group in self.groups)
+
+
+def cast_evidence(case: Case, casts: Casts, origin: Origin) -> Evidence:
+    """Return the evidence of casts."""
+    largest, transfer = casts.groups[0], casts.transfer
     rate = transfer.achieved_gb_per_s(largest.us_per_call)
-    gpu = case.gpu
-    peak = gpu.memory_gb_per_s if gpu else None
-    measured = gpu.memory_measured_gb_per_s if gpu else None
-    statement = origin.statement
-    known = statement is not None and len(statement.lines) == 1
+    peak = case.gpu.memory_gb_per_s if case.gpu else None
+    measured = case.gpu.memory_measured_gb_per_s if case.gpu else None
+    known = origin.statement is not None and len(origin.statement.lines) == 1
     return Evidence(
         op=largest.op,
         kernel=largest.kernel,
         calls_per_step=largest.calls_per_step,
         us_per_call=largest.us_per_call,
-        input_shape=list(shape) if shape else None,
+        input_shape=list(casts.shape) if casts.shape else None,
         source_dtype=transfer.source_dtype,
         target_dtype=transfer.target_dtype,
         bytes_per_call=transfer.bytes,
@@ -83,7 +94,7 @@ def cast_evidence(  # noqa: PLR0913 -- the fields of one document struct, each f
         achieved_gb_per_s=rate,
         bandwidth_fraction=rate / peak.value if peak else None,
         bandwidth_fraction_measured=rate / measured.value if measured else None,
-        tensor=tensors[0],
+        tensor=casts.tensors[0],
         groups=[
             Group(
                 kernel=group.kernel,
@@ -92,10 +103,10 @@ def cast_evidence(  # noqa: PLR0913 -- the fields of one document struct, each f
                 calls_per_step=group.calls_per_step,
                 time_us_per_step=group.time_us_per_step,
             )
-            for group, tensor in zip(groups, tensors, strict=True)
+            for group, tensor in zip(casts.groups, casts.tensors, strict=True)
         ],
         frames=origin.frames,
-        statement=statement.text if statement and known else None,
+        statement=origin.statement.text if origin.statement and known else None,
         statement_at=origin.where if known else None,
     )
 
@@ -106,10 +117,8 @@ def slow_kernel_note(evidence: Evidence) -> list[str]:
     if reached is None or evidence.achieved_gb_per_s is None or reached >= INSTRUCTION_BOUND:
         return []
     rate, share = units.rate(evidence.achieved_gb_per_s), units.share(reached)
-    return [
-        f"The waste is twofold: the cast should not run, and its kernel reaches only {rate}, {share} of what this GPU"
-        " can move, because it is bound by instructions and not by memory."
-    ]
+    twofold = "The waste is twofold: the cast should not run, and its kernel is slow"
+    return [f"{twofold}. It reaches only {rate}, {share} of what this GPU can move: {_INSTRUCTION_BOUND_REASON}."]
 
 
 def removal(case: Case, groups: Sequence[WorkGroup]) -> Change:

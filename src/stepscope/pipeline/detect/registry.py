@@ -5,10 +5,13 @@ from __future__ import annotations
 import pkgutil
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
 from stepscope.pipeline.detect import rules as rules_package
-from stepscope.pipeline.detect.rule import Rule
+
+if TYPE_CHECKING:
+    from stepscope.pipeline.detect.rule import Rule
 
 
 @cache

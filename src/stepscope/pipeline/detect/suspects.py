@@ -11,7 +11,6 @@ from stepscope.model import match_elements
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.detect.rule import Case
 
 SMALL_SHARE = 0.1
@@ -21,16 +20,14 @@ _BY_CLASS = {
     "MoE GEMM": ("moe-gemm", "grouped or fused expert GEMM"),
     "routing": ("routing", "top-k or expert-sorting"),
     "collectives": ("collective", "collective"),
-    "attention": ("attention", "attention"),
+    "attention": ("attention", "fused attention"),
     "sampling": ("sampling", "sampling"),
 }
 _DEQUANTISATION = "weight dequantisation"
 _HOST = "host launch"
 
 
-def rule_out(
-    case: Case, trace: int, time_of_class: Mapping[str, float], found: Collection[str]
-) -> Iterator[RuledOut]:
+def rule_out(case: Case, trace: int, time_of_class: Mapping[str, float], found: Collection[str]) -> Iterator[RuledOut]:
     """Yield every suspect of a phase that no finding names.
 
     Args:
@@ -43,7 +40,14 @@ def rule_out(
 
     def verdict(hypothesis: str, time_us: float | None, reason: str) -> RuledOut:
         share = time_us / step_us if time_us is not None and step_us else None
-        return RuledOut(trace=trace, phase=case.phase, hypothesis=hypothesis, time_us_per_step=time_us, share_of_step=share, reason=reason)
+        return RuledOut(
+            trace=trace,
+            phase=case.phase,
+            hypothesis=hypothesis,
+            time_us_per_step=time_us,
+            share_of_step=share,
+            reason=reason,
+        )
 
     for hypothesis, (kernel_class, name) in _BY_CLASS.items():
         time_us = time_of_class.get(kernel_class, 0.0)
@@ -68,15 +72,23 @@ def _dequantisation(case: Case, time_of_class: Mapping[str, float]) -> tuple[flo
     weights = {weight.name: weight for weight in case.deployment.weights}
     largest = max(copies, key=lambda group: group.moved.elements_high if group.moved else 0, default=None)
     if largest is None or largest.moved is None:
-        return time_us, _by_time(time_us, case.measured.step_us, "no quantisation kernel and no copy of known size ran in the step")
+        return time_us, _by_time(
+            time_us, case.measured.step_us, "no quantisation kernel and no copy of known size ran in the step"
+        )
     elements = f"{largest.moved.elements_high / 1e6:,.1f} M elements"
     if "w13" not in weights:
         return time_us, f"the largest copy moves {elements}; --model and --tp tell whether that is a weight"
     match = match_elements(case.deployment.weights, largest.moved.elements_low, largest.moved.elements_high)
     if match is not None:
-        return largest.time_us_per_step, f"cannot be told: the largest copy moves {elements}, as many as {match.name} has"
+        return (
+            largest.time_us_per_step,
+            f"cannot be told: the largest copy moves {elements}, as many as {match.name} has",
+        )
     w13, w2 = weights["w13"].elements / 1e6, weights["w2"].elements / 1e6
-    return time_us, f"the largest copy moves {elements}: neither w13's {w13:,.1f} M nor w2's {w2:,.1f} M, nor any other weight's"
+    return (
+        time_us,
+        f"the largest copy moves {elements}: neither w13's {w13:,.1f} M nor w2's {w2:,.1f} M, nor any other weight's",
+    )
 
 
 def _host(case: Case) -> str:

@@ -17,7 +17,7 @@ from stepscope.pipeline.load.source import Source
 from stepscope.trace import Trace, TraceWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 _SUFFIXES = (".json", ".json.gz")
 _RANK_IN_NAME = re.compile(r"(?:^|[-_.])(?:TP-|rank[-_]?)(\d+)", re.IGNORECASE)
@@ -28,25 +28,22 @@ _TOOL_KEYS = (
 )
 
 
-def find_traces(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the trace files that the paths name, a folder standing for the `.json` and `.json.gz` files in it.
+def find_traces(path: str | Path) -> list[Path]:
+    """Return the files that a path names: itself, or every `.json` and `.json.gz` file below a folder.
 
     Raises:
-        UsageError: a path does not exist.
-        NotATraceError: a folder holds no file that could be a trace.
+        UsageError: the path does not exist.
+        NotATraceError: the folder holds no file that could be a trace.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if not path.exists():
-            raise UsageError(f"{path}: no such file or folder")
-        if not path.is_dir():
-            files.append(path)
-            continue
-        found = sorted(entry for entry in path.rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
-        if not found:
-            raise NotATraceError(f"{path}: the folder holds no trace (no {' or '.join(_SUFFIXES)} file)")
-        files += found
-    return files
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder")
+    if not path.is_dir():
+        return [path]
+    found = sorted(entry for entry in path.rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
+    if not found:
+        raise NotATraceError(f"{path}: the folder holds no trace (no {' or '.join(_SUFFIXES)} file)")
+    return found
 
 
 def load(path: str | Path) -> Trace:
@@ -103,9 +100,13 @@ def _garbage_collector_off() -> Iterator[None]:
 
 def _damage(rejected: int, *, complete: bool) -> Iterator[TraceWarning]:
     if rejected:
-        yield TraceWarning("damaged-events", "events that could not be decoded were left out", rejected, spoils_totals=True)
+        yield TraceWarning(
+            "damaged-events", "events that could not be decoded were left out", rejected, spoils_totals=True
+        )
     if not complete:
-        yield TraceWarning("cut-file", "the file ends inside its list of events; what precedes the cut was read", spoils_totals=True)
+        yield TraceWarning(
+            "cut-file", "the file ends inside its list of events; what precedes the cut was read", spoils_totals=True
+        )
 
 
 def _header_keys(path: Path, text: bytes) -> dict[str, Any]:
@@ -114,7 +115,9 @@ def _header_keys(path: Path, text: bytes) -> dict[str, Any]:
     try:
         keys = msgspec.json.decode(text + b"]}")
     except (msgspec.DecodeError, RecursionError) as error:
-        raise NotATraceError(f"{path}: not a profiler trace: the keys before its events are damaged ({error})") from None
+        raise NotATraceError(
+            f"{path}: not a profiler trace: the keys before its events are damaged ({error})"
+        ) from None
     del keys["traceEvents"]
     return dict(keys)
 

@@ -103,7 +103,7 @@ class Columns:
         }
         starts = [table["start_ns"] for table in tables.values() if table.height]
         positive = [start for column in starts if (start := column.filter(column > 0).min()) is not None]
-        origin = min(positive, default=0)  # type: ignore[type-var]
+        origin = min(positive, default=0)
         return {
             name: table.with_columns(pl.col("start_ns") - origin).sort("start_ns", maintain_order=True)
             for name, table in tables.items()

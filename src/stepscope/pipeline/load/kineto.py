@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-
 NOT_RECORDED = msgspec.Raw(b"")
 """What `Input Dims` and `Input type` are where a span has none."""
 

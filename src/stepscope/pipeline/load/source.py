@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from isal import isal_zlib
+from isal.igzip_lib import IsalError
 
 from stepscope.errors import NotATraceError
 from stepscope.trace import TraceWarning
@@ -71,7 +72,7 @@ class Source:
                     stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
                 elif not pending:
                     pending = next(compressed, b"")
-        except isal_zlib.error as error:
+        except IsalError as error:  # type: ignore[misc] # isal's stubs do not say that it is an exception
             if is_first:
                 raise NotATraceError(f"{self.path}: the gzip data is damaged at its start ({error})") from error
             self._cut(f"the gzip data is damaged ({error}); what precedes the damage was read, but for its last MB")

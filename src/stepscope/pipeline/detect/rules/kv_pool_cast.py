@@ -33,7 +33,7 @@ from stepscope import units
 from stepscope.document import Confidence, Fix
 from stepscope.pipeline.attribute.live_tokens import LiveTokens, live_tokens
 from stepscope.pipeline.cost import Transfer
-from stepscope.pipeline.detect.casts import Origin, cast_evidence, removal, slow_kernel_note
+from stepscope.pipeline.detect.casts import Casts, Origin, cast_evidence, removal, slow_kernel_note
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -58,7 +58,17 @@ CONTROL = (
 )
 ASSUMPTION = (
     "the casts are gone and nothing comes in their place; the host's launches stay as recorded, profiler overhead"
-    " included; from the fastest to the slowest step"
+    " included; from the fastest to the slowest step, and 10% for the replay's error"
+)
+
+
+LIVE_TOKENS_UNKNOWN = Unchecked(
+    "how many tokens are live, so how much of each cast is needed",
+    "give --context TOKENS (tokens of a request); the batch size comes from the step's annotation",
+)
+NO_STACKS = Unchecked(
+    "which line of code makes the cast: no Python stacks around it",
+    "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True; then pass --source DIR",
 )
 
 
@@ -72,51 +82,58 @@ class _PoolCast:
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find casts of as many rows as a pool has, in every step, of which few can be live."""
-    casts = [cast for group in case.groups if (cast := _pool_cast(case, group))]
-    if not casts:
+    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group))]
+    if not pool_casts:
         return
-    largest = casts[0]
-    layout = case.deployment.kv_pool
+    largest, layout = pool_casts[0], case.deployment.kv_pool
     live = live_tokens(case.deployment, case.step, case.groups, largest.slots)
     if live is None:
-        yield Unchecked(
-            "how many tokens are live, so how much of each cast is needed",
-            "give --context TOKENS (tokens of a request); the batch size comes from the step's annotation",
-        )
+        yield LIVE_TOKENS_UNKNOWN
     elif largest.slots < MIN_LIVE_RATIO * live.tokens:
         return
     origin = Origin(case, largest.group)
     if not origin.frames:
-        yield Unchecked(
-            "which line of code makes the cast: no Python stacks around it",
-            "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True; then pass --source DIR",
-        )
-    groups = [cast.group for cast in casts]
-    tensors = [layout.describe(cast.slots) for cast in casts]
+        yield NO_STACKS
     shape = largest.group.moved.shape if largest.group.moved else None
-    evidence = cast_evidence(case, groups, largest.transfer, shape or (largest.slots, 1, layout.row), tensors, origin)
-    floor = None
-    if live is not None:
-        needed = Transfer(live.tokens * layout.row, largest.transfer.source_dtype, largest.transfer.target_dtype)
-        floor_of_call = needed.floor_us(case.gpu)
-        floor = floor_of_call * largest.group.calls_per_step if floor_of_call is not None else None
-        evidence = replace(
-            evidence, live_tokens=live.tokens, live_fraction=min(live.tokens / largest.slots, 1.0)
-        )
-    evidence = replace(evidence, floor_us_per_step=floor)
-    time_us = sum(group.time_us_per_step for group in groups)
+    casts = Casts(
+        groups=[cast.group for cast in pool_casts],
+        tensors=[layout.describe(cast.slots) for cast in pool_casts],
+        transfer=largest.transfer,
+        shape=shape or (largest.slots, 1, layout.row),
+    )
+    floor = _floor_of_live(case, largest, live)
+    evidence = replace(
+        cast_evidence(case, casts, origin),
+        live_tokens=live.tokens if live else None,
+        live_fraction=live.tokens / largest.slots if live else None,
+        floor_us_per_step=floor,
+    )
+    types = f"{largest.transfer.source_dtype} → {largest.transfer.target_dtype}"
     yield Cause(
-        title=f"The whole KV pool is cast {largest.transfer.source_dtype} → {largest.transfer.target_dtype}"
-        f" {units.count(largest.group.calls_per_step)} times a step",
+        title=f"The whole KV pool is cast {types} {units.count(largest.group.calls_per_step)} times a step",
         confidence=Confidence.HIGH if largest.from_shape else Confidence.MEDIUM,
-        notes=[*_inference_notes(largest), *_waste_notes(largest, live, floor), *slow_kernel_note(evidence), *origin.notes],
-        time_us_per_step=time_us,
+        notes=[
+            *_inference_notes(largest),
+            *_waste_notes(largest, live, floor),
+            *slow_kernel_note(evidence),
+            *origin.notes,
+        ],
+        time_us_per_step=casts.time_us_per_step,
         evidence=evidence,
-        change=removal(case, groups),
+        change=removal(case, casts.groups),
         assumption=ASSUMPTION,
         control=CONTROL,
         fix=_fixes(origin),
     )
+
+
+def _floor_of_live(case: Case, cast: _PoolCast, live: LiveTokens | None) -> float | None:
+    """Return the least µs a step in which the live tokens alone could be cast."""
+    if live is None:
+        return None
+    elements = live.tokens * case.deployment.kv_pool.row
+    floor = Transfer(elements, cast.transfer.source_dtype, cast.transfer.target_dtype).floor_us(case.gpu)
+    return None if floor is None else floor * cast.group.calls_per_step
 
 
 def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
@@ -128,6 +145,8 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
         slots = layout.slots_of_shape(moved.shape)
         if slots is None or not moved.is_cast or moved.source_dtype is None or moved.target_dtype is None:
             return None
+        if moved.shape[0] == case.step.batch_size or slots < _largest_pool(case):
+            return None
         transfer = Transfer(slots * layout.row, moved.source_dtype, moved.target_dtype)
     else:
         slots = layout.slots_in_range(moved.elements_low, moved.elements_high)
@@ -137,6 +156,13 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
     if transfer.bytes < MIN_BYTES:
         return None
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
+
+
+def _largest_pool(case: Case) -> int:
+    """Return the most rows of a tensor that any op reads or writes: what is cast with fewer was gathered from it."""
+    layout = case.deployment.kv_pool
+    shapes = [shape for group in case.groups for shape in group.input_shapes or ()]
+    return max((layout.slots_of_shape(shape) or 0 for shape in shapes), default=0)
 
 
 def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
@@ -152,10 +178,10 @@ def _inference_notes(cast: _PoolCast) -> list[str]:
     moved, group = cast.group.moved, cast.group
     if cast.from_shape or moved is None or group.grid is None:
         return []
+    elements = f"{moved.elements_low:,} to {moved.elements_high:,} elements"
     return [
-        f"Read off the launch: {group.grid[0]:,} blocks hold {moved.elements_low:,} to {moved.elements_high:,} elements,"
-        f" and only {cast.slots:,} slots fit in between. The kernel names the target type; that the source is"
-        f" {cast.transfer.source_dtype} is inferred."
+        f"Read off the launch: {group.grid[0]:,} blocks hold {elements}, and only {cast.slots:,} slots fit in between.",
+        f"The kernel names the target type; that the source is {cast.transfer.source_dtype} is inferred.",
     ]
 
 
@@ -174,7 +200,7 @@ def _fixes(origin: Origin) -> Sequence[Fix]:
             what="Use an attention backend that reads the FP8 KV cache (SGLang on Hopper: --attention-backend flashmla"
             " --page-size 64, or --attention-backend triton)",
             kind="configuration",
-            needs="a restart; check the output's quality with triton, which also casts queries and probabilities to FP8",
+            needs="a restart; triton casts queries and probabilities to FP8 too, so check the output's quality",
         ),
         Fix(
             what="Store the KV cache in 16 bits (SGLang: --kv-cache-dtype auto)",

@@ -9,7 +9,8 @@ The tensor's type does not fit its consumer, and the conversion stands in the fo
 
 ## What looks the same and is harmless
 Casts of activations: their shape follows the batch, they are new data each time. Casts around norms and softmax, which
-are kept in 32 bits on purpose. Casts of indices, which are data. A first use that is cached. Casts of the KV pool have a rule of their own.
+are kept in 32 bits on purpose. Casts of indices, which are data. A first use that is cached. Casts of the KV pool,
+which have a rule of their own.
 
 ## Control
 Cast the tensor once, at load, and keep both copies. If the step does not get shorter by the cast's share, something
@@ -30,7 +31,7 @@ from stepscope.document import Confidence, Fix
 from stepscope.model import match_elements, match_weight
 from stepscope.pipeline.attribute.dtypes import is_floating
 from stepscope.pipeline.cost import Transfer
-from stepscope.pipeline.detect.casts import Origin, cast_evidence, removal, slow_kernel_note
+from stepscope.pipeline.detect.casts import Casts, Origin, cast_evidence, removal, slow_kernel_note
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -44,36 +45,38 @@ MIN_BYTES = 4 << 20
 MATMUL_OPS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::_scaled_mm"}
 """Ops whose first input is an activation, so that its leading sizes follow the batch."""
 
-CONTROL = "Cast the tensor once, before the first step, and use that copy; the step must get shorter by the predicted time."
+CONTROL = (
+    "Cast the tensor once, before the first step, and use that copy; the step must get shorter by the predicted time."
+)
 ASSUMPTION = (
     "the casts are gone and their consumers read the result of one made at load; the host's launches stay as recorded;"
-    " from the fastest to the slowest step"
+    " from the fastest to the slowest step, and 10% for the replay's error"
 )
 
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find large casts of one shape that neither follow the batch nor are the pool's."""
     following = _batch_sizes(case)
-    casts = [group for group in case.groups if _is_redundant(case, group, following)]
-    if not casts:
+    groups = [group for group in case.groups if _is_redundant(case, group, following)]
+    if not groups:
         return
-    weights = [_weight(case, group) for group in casts]
-    largest, weight = casts[0], weights[0]
+    weights = [_weight(case, group) for group in groups]
+    largest, weight = groups[0], weights[0]
     transfer = _transfer(largest, weight)
     if transfer is None:
         return
     origin = Origin(case, largest)
     shape = largest.moved.shape if largest.moved else None
-    tensors = [_name(match) for match in weights]
-    evidence = cast_evidence(case, casts, transfer, shape or (weight.shape if weight else None), tensors, origin)
+    casts = Casts(groups, [_name(match) for match in weights], transfer, shape or (weight.shape if weight else None))
+    evidence = cast_evidence(case, casts, origin)
     yield Cause(
-        title=f"{tensors[0] or 'A tensor'} is cast {transfer.source_dtype} → {transfer.target_dtype}"
+        title=f"{casts.tensors[0] or 'A tensor'} is cast {transfer.source_dtype} → {transfer.target_dtype}"
         f" {units.count(largest.calls_per_step)} times a step, {units.size(transfer.bytes)} each",
         confidence=Confidence.HIGH if weight and shape else Confidence.MEDIUM,
         notes=[*_identity_note(weight), *slow_kernel_note(evidence), *origin.notes],
-        time_us_per_step=sum(group.time_us_per_step for group in casts),
+        time_us_per_step=casts.time_us_per_step,
         evidence=evidence,
-        change=removal(case, casts),
+        change=removal(case, casts.groups),
         assumption=ASSUMPTION,
         control=CONTROL,
         fix=(
