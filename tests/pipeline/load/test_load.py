@@ -169,21 +169,21 @@ class TestFindTraces:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         (tmp_path / "folder.json").mkdir()
-        assert find_traces([tmp_path]) == wanted
+        assert find_traces(tmp_path) == wanted
 
     def test_a_file_is_taken_whatever_its_name(self, tmp_path: Path) -> None:
         path = tmp_path / "trace"
         path.touch()
-        assert find_traces([path, str(path)]) == [path, path]
+        assert find_traces(path) == find_traces(str(path)) == [path]
 
     def test_a_missing_path_is_wrong_usage(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no such file"):
-            find_traces([tmp_path / "missing"])
+            find_traces(tmp_path / "missing")
 
     def test_a_folder_without_a_trace_says_what_was_looked_for(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").touch()
         with pytest.raises(NotATraceError, match=r"holds no trace .*\.json\.gz"):
-            find_traces([tmp_path])
+            find_traces(tmp_path)
 
 
 TABLE_OF = {
