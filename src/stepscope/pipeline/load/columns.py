@@ -96,18 +96,19 @@ class Columns:
         self.rejected += 1
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Return the tables, sorted by start, times relative to the first span."""
-        tables = {
-            name: pl.concat([pl.DataFrame(schema=schema.polars_schema(_TABLES[name])), *parts])
-            for name, parts in self._parts.items()
-        }
-        starts = [table["start_ns"] for table in tables.values() if table.height]
+        """Return the tables, sorted by start, times relative to the first span; ends the construction."""
+        starts = [part["start_ns"] for parts in self._parts.values() for part in parts]
         positive = [start for column in starts if (start := column.filter(column > 0).min()) is not None]
         origin = min(positive, default=0)
-        return {
-            name: table.with_columns(pl.col("start_ns") - origin).sort("start_ns", maintain_order=True)
-            for name, table in tables.items()
-        }
+        del starts
+        return {name: self._table(name, origin) for name in _TABLES}
+
+    def _table(self, name: str, origin: int) -> pl.DataFrame:
+        """Join a table's parts, and let go of them, so that no more than one table is held twice."""
+        empty = pl.DataFrame(schema=schema.polars_schema(_TABLES[name]))
+        table = pl.concat([empty, *self._parts.pop(name)], rechunk=True)
+        table = table.with_columns(pl.col("start_ns") - origin)
+        return table if table["start_ns"].is_sorted() else table.sort("start_ns", maintain_order=True)
 
     def threads(self) -> tuple[tuple[str, str], ...]:
         """Return (pid, tid) by thread index."""
@@ -142,7 +143,7 @@ class Columns:
             data["input_dims"] = [_recorded(a.input_dims) for a in args]
             data["input_types"] = [_recorded(a.input_types) for a in args]
         columns = schema.polars_schema(_TABLES[table])
-        self._parts[table].append(pl.DataFrame({name: data[name] for name in columns}, schema=columns))
+        self._parts[table].append(pl.DataFrame({name: data[name] for name in columns}, schema=columns, strict=False))
 
     def _times(self, spans: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Return starts and durations in ns, and which of them are times at all."""
