@@ -172,10 +172,8 @@ def test_kernel_arguments(tmp_path: Path) -> None:
             {"stream": None, "correlation": None, "bytes": None},
         ),
         ({"grid": "[1, 2, 3]", "block": []}, {"grid_x": None, "block_x": None}),
-        ({"grid": [5, 6], "block": [1, 2, 3, 4]}, {"grid_x": None, "block_x": None}),
         ({"memory bandwidth (GB/s)": "N/A", "bytes": 4}, {"bytes": 4}),
-        ({"correlation": 18446744073709551615, "bytes": -(10**25)}, {"correlation": None, "bytes": None}),
-        ({"grid": [10**20, 1, 1], "device": 2**70}, {"grid_x": None, "device": None}),
+        ({"grid": [2**40, 1, 1], "device": 2**40}, {"grid_x": None, "device": None}),
     ],
 )
 def test_arguments_that_are_missing_or_of_a_wrong_type(
@@ -205,6 +203,10 @@ def test_shapes_are_kept_as_recorded(tmp_path: Path) -> None:
         span(cat=None),
         span(args=[1]),
         span("kernel", args={"grid": [[1]]}),
+        span("kernel", args={"grid": [5, 6]}),
+        span("kernel", args={"block": [1, 2, 3, 4]}),
+        span("kernel", args={"correlation": 18446744073709551615}),
+        span("kernel", args={"bytes": -(10**25)}),
         span(ts=1e30),
         span(dur=1e300),
         span(ts=-1e17),

@@ -38,8 +38,8 @@ _TABLE_OF = {
 }
 _TIME_LIMIT_US = 9e15  # about the year 2255; beyond it ns no longer fit in 64 bits
 _FINE_TIME = re.compile(rb'"ts"\s*:\s*-?\d+\.')
-_INT64 = range(-(1 << 63), 1 << 63)
-_NO_DIMENSIONS: list[int | None] = [None, None, None]
+_INT64_DIGITS = 19
+_NO_DIMENSIONS = (None, None, None)
 _NO_ARGS = kineto.Args()
 
 
@@ -97,9 +97,8 @@ class Columns:
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables, sorted by start, times relative to the first span; ends the construction."""
-        starts = [part["start_ns"] for parts in self._parts.values() for part in parts]
-        positive = [start for column in starts if (start := column.filter(column > 0).min()) is not None]
-        origin = min(positive, default=0)
+        starts = [part["start_ns"].to_numpy() for parts in self._parts.values() for part in parts]
+        origin = min((int(column[column > 0].min()) for column in starts if (column > 0).any()), default=0)
         del starts
         return {name: self._table(name, origin) for name in _TABLES}
 
@@ -178,8 +177,8 @@ def _needs_exact_times(events: Sequence[Any], text: bytes) -> bool:
 
 
 def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
-    grids = [_dimensions(a.grid) for a in args]
-    blocks = [_dimensions(a.block) for a in args]
+    grids = [a.grid if type(a.grid) is tuple else _NO_DIMENSIONS for a in args]
+    blocks = [a.block if type(a.block) is tuple else _NO_DIMENSIONS for a in args]
     return {
         "device": [_integer(a.device) for a in args],
         "stream": [_integer(a.stream) for a in args],
@@ -193,15 +192,11 @@ def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
     }
 
 
-def _dimensions(value: list[int] | str | None) -> Sequence[int | None]:
-    return [_integer(size) for size in value] if isinstance(value, list) and len(value) == 3 else _NO_DIMENSIONS
-
-
 def _integer(value: int | str | None) -> int | None:
-    """Return a number, also one written as text; None where it is none, or does not fit in 64 bits."""
-    if isinstance(value, str):
-        value = int(value) if value.isdecimal() and len(value) < 20 else None
-    return value if value is not None and value in _INT64 else None
+    """Return a number, also one written as text; None where it is none."""
+    if type(value) is str:
+        return int(value) if value.isdecimal() and len(value) < _INT64_DIGITS else None
+    return value  # type: ignore[return-value] # what is no text is a number or None
 
 
 def _recorded(raw: msgspec.Raw) -> str | None:

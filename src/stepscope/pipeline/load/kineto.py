@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from decimal import Decimal
 from functools import reduce
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,15 +16,19 @@ NOT_RECORDED = msgspec.Raw(b"")
 """What `Input Dims` and `Input type` are where a span has none."""
 
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number that a column can hold; an event with a larger one is damaged."""
+
+
 class Args(msgspec.Struct, gc=False):
     """The arguments of a span that stepscope uses; all others are skipped without being built."""
 
-    device: int | None = None
-    stream: int | str | None = None
-    correlation: int | str | None = None
-    grid: list[int] | str | None = None
-    block: list[int] | str | None = None
-    bytes: int | str | None = None
+    device: Int64 | None = None
+    stream: Int64 | str | None = None
+    correlation: Int64 | str | None = None
+    grid: tuple[Int64, Int64, Int64] | str | None = None
+    block: tuple[Int64, Int64, Int64] | str | None = None
+    bytes: Int64 | str | None = None
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOT_RECORDED)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOT_RECORDED)
 
