@@ -46,11 +46,13 @@ def rank_weights(spec: ModelSpec, tp: int) -> tuple[Weight, ...]:
 
 
 def match_weight(weights: Sequence[Weight], shape: Sequence[int]) -> Weight | None:
-    """Return the weight that has this shape, its transpose, or this many elements in two or more dimensions."""
+    """Return the weight that has this shape, or else the one that has it transposed; sizes of 1 do not count."""
     squeezed = tuple(size for size in shape if size != 1)
-    for weight in weights:
-        if squeezed in {weight.shape, weight.shape[:-2] + weight.shape[:-3:-1]}:
-            return weight
+    for transposed in (False, True):
+        for weight in weights:
+            stored = weight.shape[:-2] + weight.shape[:-3:-1] if transposed else weight.shape
+            if squeezed == stored:
+                return weight
     return None
 
 
