@@ -49,7 +49,7 @@ def stepped(trace: Kineto) -> tuple[Linked, Steps]:
 def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
     """Return what a rule sees of a built trace whose steps are all of one phase."""
     linked, steps = stepped(trace)
-    ((phase, indices),) = steps.phases().items()
+    ((phase, indices),) = steps.steady_phases().items()
     timeline = Timeline(linked, steps)
     return Case(
         phase=phase,

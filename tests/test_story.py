@@ -72,4 +72,4 @@ def test_what_is_cast_is_neither_expert_weight() -> None:
 
 def test_the_launch_of_the_cast_has_room_for_no_other_pool() -> None:
     # 557,496 blocks × 128 threads × 4 elements
-    assert GLM_5.kv_pool.slots_in_range(557_495 * 512 + 1, 557_496 * 512) == SLOTS
+    assert list(GLM_5.kv_pool.slots_in_range(557_495 * 512 + 1, 557_496 * 512)) == [SLOTS]
