@@ -1,9 +1,10 @@
 """A builder of small Kineto traces: what a test needs to see, and nothing else.
 
-Times are µs, as in the files. A decode step of one cast, launched by an op within a Python function:
+Times are µs, as in the files; a span at 0 is one without a time, from which nothing is counted. A decode step of one
+cast, launched by an op within a Python function:
 
     trace = Kineto()
-    trace.annotation("step[DECODE bs=1]", 0, 100)
+    trace.annotation("step[DECODE bs=1]", 1, 100)
     trace.frame("model.py(10): forward", 5, 90)
     trace.call("cast_kernel", at=10, duration=850, op="aten::copy_", dims=[[8, 576], [8, 576]],
                types=["c10::BFloat16", "c10::Float8_e4m3fn"], grid=(9, 1, 1))

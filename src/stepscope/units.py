@@ -9,9 +9,9 @@ def time(us: float) -> str:
     """Format a duration given in µs: ``848.5 µs``, ``66.19 ms``, ``1.42 s``."""
     if us < 0:
         return "-" + time(-us)
-    if us >= 1e6:
+    if us >= 999_995:  # which rounds to 1000.00 ms
         return f"{us / 1e6:.2f} s"
-    if us >= 1e3:
+    if us >= 999.95:
         return f"{us / 1e3:.2f} ms"
     return f"{us:.1f} µs"
 
@@ -19,7 +19,7 @@ def time(us: float) -> str:
 def size(count: float) -> str:
     """Format bytes in decimal units (1 GB = 1e9 bytes), as datasheets do."""
     for unit, scale in _BYTE_UNITS:
-        if count >= scale:
+        if count >= scale * 0.99995:
             return f"{count / scale:.1f} {unit}"
     return f"{count:.0f} B"
 

@@ -46,14 +46,11 @@ def rank_weights(spec: ModelSpec, tp: int) -> tuple[Weight, ...]:
 
 
 def match_weight(weights: Sequence[Weight], shape: Sequence[int]) -> Weight | None:
-    """Return the weight that has this shape, or else the one that has it transposed; sizes of 1 do not count."""
+    """Return the weight that has this shape, else one whose transpose has it; axes of length 1 do not count."""
     squeezed = tuple(size for size in shape if size != 1)
-    for transposed in (False, True):
-        for weight in weights:
-            stored = weight.shape[:-2] + weight.shape[:-3:-1] if transposed else weight.shape
-            if squeezed == stored:
-                return weight
-    return None
+    exact = (weight for weight in weights if squeezed == weight.shape)
+    transposed = (weight for weight in weights if squeezed == weight.shape[:-2] + weight.shape[:-3:-1])
+    return next(exact, None) or next(transposed, None)
 
 
 def match_elements(weights: Sequence[Weight], low: int, high: int) -> Weight | None:

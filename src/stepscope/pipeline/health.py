@@ -60,6 +60,10 @@ def _gpu_rows(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     if silent:
         message = "steps launched work of which no GPU row was recorded; their GPU time is not known"
         yield TraceWarning("gpu-rows-missing", message, silent, spoils_totals=True)
+    partial = _replays_in_part(linked, steps)
+    if partial:
+        message = "graph replays have fewer GPU rows than the same replay of other steps: they were recorded in part"
+        yield TraceWarning("replay-in-part", message, partial, spoils_totals=True)
 
 
 def _steps_without_gpu_rows(linked: Linked, steps: Steps) -> int:
@@ -71,6 +75,26 @@ def _steps_without_gpu_rows(linked: Linked, steps: Steps) -> int:
     step_of_launch = np.searchsorted(begins, starting["start_ns"].to_numpy(), side="right") - 1
     launching = set(step_of_launch[step_of_launch >= 0].tolist())
     return len(launching - set(steps.step_of_kernel.tolist()))
+
+
+def _replays_in_part(linked: Linked, steps: Steps) -> int:
+    """Count replays with fewer GPU rows than the replay at the same place of another step of the same batch.
+
+    Graphs differ in size, also within a step, so only like is compared with like: without a batch size nothing is.
+    """
+    if not steps.annotated or steps.is_capture:
+        return 0
+    launches = linked.trace.launches
+    sizes = np.bincount(linked.kernels["launch"].drop_nulls().to_numpy(), minlength=launches.height)
+    is_replay = launches["name"].cast(pl.String).str.contains("GraphLaunch").to_numpy()
+    begins = np.array([step.host_start_ns for step in steps.steps], dtype=np.int64)
+    step_of_launch = np.searchsorted(begins, launches["start_ns"].to_numpy(), side="right") - 1
+    like: dict[object, list[int]] = {}
+    for index, step in enumerate(steps.steps):
+        replays = sizes[is_replay & (step_of_launch == index)].tolist()
+        for place, size in enumerate(replays if step.batch_size is not None else []):
+            like.setdefault((step.phase, step.batch_size, len(replays), place), []).append(size)
+    return sum(size < max(group) for group in like.values() for size in group)
 
 
 def _steps(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.report import sentences
+from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
 
 def escaped(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", text)
+    return _SPECIAL.sub(r"\\\1", printable(text))
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:

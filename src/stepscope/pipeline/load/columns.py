@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -36,15 +37,25 @@ _TABLE_OF = {
     "frame": "frames",
 }
 _TIME_LIMIT_US = 9e15  # about the year 2255; beyond it ns no longer fit in 64 bits
+_FINE_TIME = re.compile(rb'"ts"\s*:\s*-?\d+\.')
+_INT64 = range(-(1 << 63), 1 << 63)
 _NO_DIMENSIONS: list[int | None] = [None, None, None]
 _NO_ARGS = kineto.Args()
 
 
-class _Codes(dict[Any, int]):
-    """Numbers distinct keys in the order in which they are first seen."""
+class _Threads(dict[tuple[Any, Any], int]):
+    """Numbers threads, by (pid, tid), in the order in which they are first seen.
 
-    def __missing__(self, key: Any) -> int:  # noqa: ANN401 -- any hashable
-        code = self[key] = len(self)
+    In files of 2021 one thread is 5555 in one place and "5555" in another.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[tuple[str, str], int] = {}
+
+    def __missing__(self, key: tuple[Any, Any]) -> int:
+        pid, tid = key
+        code = self[key] = self.names.setdefault((str(pid), str(tid)), len(self.names))
         return code
 
 
@@ -54,7 +65,7 @@ class Columns:
     def __init__(self) -> None:
         self.event_count = 0
         self.rejected = 0
-        self._threads = _Codes()
+        self._threads = _Threads()
         self._exact = False
         self._parts: dict[str, list[pl.DataFrame]] = {name: [] for name in _TABLES}
 
@@ -65,7 +76,7 @@ class Columns:
             events = decoder.decode(b"[" + text + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        if not self._exact and _needs_exact_times(events):
+        if not self._exact and _needs_exact_times(events, text):
             self._exact = True
             return self.take(text)
         self.event_count += len(events)
@@ -100,7 +111,7 @@ class Columns:
 
     def threads(self) -> tuple[tuple[str, str], ...]:
         """Return (pid, tid) by thread index."""
-        return tuple((str(pid), str(tid)) for pid, tid in self._threads)
+        return tuple(self._threads.names)
 
     def _add(self, kind: str, spans: list[Any]) -> None:
         if kind == "op":  # in 2021 the profiler's steps were operators
@@ -137,7 +148,7 @@ class Columns:
         """Return starts and durations in ns, and which of them are times at all."""
         durations = np.array([span.dur for span in spans], dtype=np.float64)
         if self._exact:
-            valid = np.array([abs(span.ts) < _TIME_LIMIT_US for span in spans], dtype=np.bool_)
+            valid = np.array([span.ts.is_finite() and abs(span.ts) < _TIME_LIMIT_US for span in spans], dtype=np.bool_)
             starts = np.array(
                 [
                     int(span.ts.scaleb(3).to_integral_value()) if ok else 0
@@ -159,19 +170,17 @@ def _nanoseconds(us: NDArray[np.float64]) -> NDArray[np.int64]:
     return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
 
-def _needs_exact_times(events: Sequence[Any]) -> bool:
+def _needs_exact_times(events: Sequence[Any], text: bytes) -> bool:
     """Tell whether times are so large and so fine that float64 loses their digits."""
-    for event in events:
-        if type(event) is kineto.Span and event.ts >= kineto.FLOAT_LIMIT_US:
-            return not all(e.ts.is_integer() for e in events if type(e) is kineto.Span)
-    return False
+    large = any(type(event) is kineto.Span and event.ts >= kineto.FLOAT_LIMIT_US for event in events)
+    return large and _FINE_TIME.search(text) is not None
 
 
 def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
     grids = [_dimensions(a.grid) for a in args]
     blocks = [_dimensions(a.block) for a in args]
     return {
-        "device": [a.device for a in args],
+        "device": [_integer(a.device) for a in args],
         "stream": [_integer(a.stream) for a in args],
         "grid_x": [grid[0] for grid in grids],
         "grid_y": [grid[1] for grid in grids],
@@ -184,13 +193,14 @@ def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
 
 
 def _dimensions(value: list[int] | str | None) -> Sequence[int | None]:
-    return value if isinstance(value, list) and len(value) == 3 else _NO_DIMENSIONS
+    return [_integer(size) for size in value] if isinstance(value, list) and len(value) == 3 else _NO_DIMENSIONS
 
 
 def _integer(value: int | str | None) -> int | None:
+    """Return a number, also one written as text; None where it is none, or does not fit in 64 bits."""
     if isinstance(value, str):
-        return int(value) if value.isdecimal() else None
-    return value
+        value = int(value) if value.isdecimal() and len(value) < 20 else None
+    return value if value is not None and value in _INT64 else None
 
 
 def _recorded(raw: msgspec.Raw) -> str | None:

@@ -20,6 +20,7 @@ EVENT_LIMIT_BYTES = 32 << 20
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)")')
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _BLANK = b" \t\r\n,"
 
@@ -87,10 +88,11 @@ def scan(blocks: Iterator[bytes], sink: Sink) -> Iterator[Header | Trailer]:
         if ended:
             break
         if len(buffer) > EVENT_LIMIT_BYTES:  # no event is this large: a quote or bracket is missing, so resume later
-            resume = _BOUNDARY.search(buffer, 1)
-            buffer = buffer[resume.end() - 1 :] if resume else b""
+            buffer = _after_damage(buffer, sink) or b""
     if not ended:
         buffer, ended = _take_one_by_one(buffer, sink)
+    while not ended and (rest := _after_damage(buffer, sink)):
+        buffer, ended = _take_one_by_one(rest, sink)
     trailer = buffer + b"".join(blocks) if ended else b""
     yield Trailer(trailer, complete=ended)
 
@@ -123,6 +125,15 @@ def _take_one_by_one(text: bytes, sink: Sink) -> tuple[bytes, bool]:
             if not sink.take(event):
                 sink.reject()
     return text[split.rest :].lstrip(_BLANK), split.ended
+
+
+def _after_damage(text: bytes, sink: Sink) -> bytes | None:
+    """Give up the event that `text` begins with, whose end cannot be told; return the text from the next event on."""
+    resume = _NEXT_EVENT.search(text, 1)
+    if resume is None:
+        return None
+    sink.reject()
+    return text[resume.end() :]
 
 
 def _last_boundary(text: bytes) -> int | None:

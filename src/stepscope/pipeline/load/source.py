@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from isal import isal_zlib
@@ -44,41 +45,42 @@ class Source:
             if not first:
                 raise NotATraceError(f"{self.path}: the file is empty, not a profiler trace")
             compressed = iter(lambda: file.read(_BLOCK), b"")
-            if first.startswith(_GZIP_MAGIC):
-                yield from self._gunzip(first, compressed)
-            else:
-                self._refuse_other_formats(first)
-                yield first
-                yield from compressed
+            is_gzip = first.startswith(_GZIP_MAGIC)
+            blocks = self._gunzip(first, compressed) if is_gzip else chain((first,), compressed)
+            start = next(blocks)
+            self._refuse_other_formats(start)
+            yield start
+            yield from blocks
 
     def _gunzip(self, first: bytes, compressed: Iterator[bytes]) -> Iterator[bytes]:
         stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
         pending = first
+        data = b""
         is_first = True
+        ended = False
         try:
-            while pending:
+            while not ended and (pending or data):  # a stream may hold more data than its last input gave
                 data = stream.decompress(pending, _BLOCK)
                 pending = stream.unused_data if stream.eof else stream.unconsumed_tail
                 if data:
-                    if is_first:
-                        self._refuse_other_formats(data)
-                        is_first = False
+                    is_first = False
                     yield data
                 if stream.eof:
-                    pending = pending or next(compressed, b"")
-                    if not pending.startswith(_GZIP_MAGIC):  # padding after the last member is legal
-                        return
+                    if len(pending) < len(_GZIP_MAGIC):
+                        pending += next(compressed, b"")
+                    ended = not pending.startswith(_GZIP_MAGIC)  # padding after the last member is legal
                     stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
                 elif not pending:
                     pending = next(compressed, b"")
         except IsalError as error:  # type: ignore[misc] # isal's stubs do not say that it is an exception
             if is_first:
                 raise NotATraceError(f"{self.path}: the gzip data is damaged at its start ({error})") from error
-            self._cut(f"the gzip data is damaged ({error}); everything before the damage was read")
+            self._cut(f"the gzip data is damaged ({error}); what precedes the damage was read, but for its last MB")
             return
         if is_first:
             raise NotATraceError(f"{self.path}: the gzip file holds no data, so it is not a profiler trace")
-        self._cut("the gzip data ends early; everything before the cut was read")
+        if not ended:
+            self._cut("the gzip data ends early; everything before the cut was read")
 
     def _cut(self, message: str) -> None:
         self.warnings.append(TraceWarning("damaged-gzip", message, spoils_totals=True))

@@ -1,0 +1,167 @@
+"""Renderers: within the width they are given, and names from a trace come out harmless."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import unicodedata
+from functools import cache
+from html import unescape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from tests.samples_of_trouble import HOSTILE, pool_cast
+
+from stepscope import diagnose
+from stepscope.report import Format, draw, terminal
+from stepscope.report.markdown import escaped
+from stepscope.report.text import printable, shortened
+
+if TYPE_CHECKING:
+    from stepscope.document import Diagnosis
+
+
+@cache
+def diagnosis_of(name: str) -> Diagnosis:
+    """Diagnose the trace whose names all hold `name`."""
+    with TemporaryDirectory() as folder:
+        path = pool_cast(name=name).save(Path(folder) / f"trace{name.replace('/', '')[:60]}.json")
+        return diagnose([path], model="glm-5", tp=8, context=1024)
+
+
+def drawn(diagnosis: Diagnosis, report_format: Format) -> str:
+    stream = io.StringIO()
+    draw(diagnosis, report_format, stream)
+    return stream.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream in memory is no terminal: neither its width nor its colours come from where the tests run."""
+    for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize("name", ["", HOSTILE, "x" * 500, "long name " * 40], ids=["plain", "hostile", "long", "words"])
+def test_the_terminals_report_fits_80_columns(name: str) -> None:
+    lines = drawn(diagnosis_of(name), Format.TERMINAL).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > 20
+
+
+@pytest.mark.parametrize("report_format", list(Format))
+@pytest.mark.parametrize("name", ["", HOSTILE], ids=["plain", "hostile"])
+def test_no_report_holds_a_control_character(name: str, report_format: Format) -> None:
+    text = drawn(diagnosis_of(name), report_format)
+    if report_format is Format.JSON:  # JSON escapes what is below a blank, and the rest is data
+        text = "".join(character for character in text if character < "\x80")
+    assert not {character for character in text if unicodedata.category(character) in {"Cc", "Cf"}} - {"\n"}
+
+
+def test_markup_in_a_name_is_shown_as_it_is() -> None:
+    text = drawn(diagnosis_of("[red]x[/red]:smile:"), Format.TERMINAL)
+    assert "NVIDIA H200[red]x[/red]:smile:" in " ".join(text.split())
+
+
+def test_colour_only_on_a_terminal() -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    diagnosis = diagnosis_of("")
+    screen = Screen()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERM", "xterm-256color")
+        patch.delenv("NO_COLOR", raising=False)
+        terminal.draw(diagnosis, screen)
+    assert "\x1b[" in screen.getvalue()
+    assert "\x1b" not in drawn(diagnosis, Format.TERMINAL)
+
+
+def test_the_terminals_report_names_what_matters() -> None:
+    text = " ".join(drawn(diagnosis_of(""), Format.TERMINAL).split())
+    for part in ("kv-pool-cast", "CRITICAL", "NVIDIA H200", "495,552 slots", "forward_decode", "848.5 µs"):
+        assert part in text
+
+
+def test_json_is_one_document_and_nothing_else() -> None:
+    text = drawn(diagnosis_of(HOSTILE), Format.JSON)
+    document = json.loads(text)
+    assert document["schema_version"] == 1
+    assert document["traces"][0]["device"] == f"NVIDIA H200{HOSTILE}", "JSON is data: names stay as recorded"
+    assert text.endswith("}\n")
+
+
+def test_markdown_shows_names_as_they_are() -> None:
+    """Rendered with HTML allowed, as a forge does: no element comes from a name, and its text is whole."""
+    text = drawn(diagnosis_of(HOSTILE), Format.MARKDOWN)
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough").render(text)
+    elements = {tag.lower() for tag in re.findall(r"</?([a-zA-Z][\w-]*)", html)}
+    assert elements <= {"h1", "h2", "h3", "ul", "ol", "li", "p", "strong", "code"} | {
+        *("table", "thead", "tbody", "tr", "th", "td")
+    }
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "e.vil" in html
+    assert "`c` *b* _i_ | cell | # head" in html
+
+
+@pytest.mark.parametrize("name", ["", HOSTILE], ids=["plain", "hostile"])
+def test_every_row_of_a_markdown_table_has_its_columns(name: str) -> None:
+    lines = drawn(diagnosis_of(name), Format.MARKDOWN).splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert rows
+    width = 0
+    for previous, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("|"):
+            cells = len(re.findall(r"(?<!\\)\|", line)) - 1
+            width = width if previous.startswith("|") else cells
+            assert cells == width
+
+
+@given(st.text())
+def test_markdown_shows_any_text_literally(text: str) -> None:
+    line = printable(text).strip()
+    if not line:
+        return
+    html = MarkdownIt("commonmark", {"html": True}).render(f"- **x**: {escaped(line)}")
+    shown = re.fullmatch(r"<ul>\n<li><strong>x</strong>: (.*)</li>\n</ul>\n", html, re.DOTALL)
+    assert shown is not None
+    assert unescape(shown[1]) == line
+    assert "<" not in shown[1]
+
+
+@given(st.text(st.characters()))
+def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
+    shown = printable(text)
+    assert all(unicodedata.category(character)[0] != "C" for character in shown)
+    assert "\u2028" not in shown
+    assert "\n" not in shown
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "S"))))
+def test_printable_leaves_ordinary_text_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "short"),
+    [
+        (
+            "void flashinfer::norm::RMSNormKernel<8u, bf16>(bf16*, int)",
+            120,
+            "flashinfer::norm::RMSNormKernel<8u, bf16>",
+        ),
+        ("nvjet_tst_64x8", 120, "nvjet_tst_64x8"),
+        ("abcdefghij", 6, "abcde\u2026"),
+        ("(anonymous namespace)::k", 120, "(anonymous namespace)::k"),
+        ("a\x1b[31m", 120, "a\\x1b[31m"),
+    ],
+)
+def test_a_shortened_name(name: str, limit: int, short: str) -> None:
+    assert shortened(name, limit) == short
