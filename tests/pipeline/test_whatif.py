@@ -150,16 +150,29 @@ def test_a_wait_for_other_work_keeps_its_delay() -> None:
 
 def test_a_small_copy_on_a_side_stream_does_not_hold_up_the_step() -> None:
     trace = Kineto()
-    for begin in (0, 1000):
+    for begin in (0, 450):
+        trace.annotation(STEP, begin, 440)
+        for index, (name, us) in enumerate((("a", 20), ("cast", 500), ("b", 100), ("c", 1000))):
+            trace.call(name, at=begin + 5 * index, duration=us)
+    copy = trace.launch(400, name="cudaMemcpyAsync")
+    trace.memcpy(410, 2, size=64, correlation=copy, stream=20)
+    assert replayed(trace).step_us == 1620
+    # without the cast b follows a at once, though the copy, which ran before b, is launched only at 400
+    assert replayed(trace, ["cast"]).step_us == pytest.approx(1120, abs=4)
+
+
+def test_a_copy_on_a_side_stream_runs_no_earlier_than_it_is_launched() -> None:
+    trace = Kineto()
+    for begin in (0, 1000, 2000):
         trace.annotation(STEP, begin, 900)
-        trace.call("a", at=begin, duration=20)
-        trace.call("cast", at=begin + 10, duration=500)
-        trace.call("b", at=begin + 15, duration=100)
+        trace.call("cast", at=begin, duration=500)
+        trace.call("b", at=begin + 10, duration=100)
         copy = trace.launch(begin + 400, name="cudaMemcpyAsync")
         trace.memcpy(begin + 410, 2, size=64, correlation=copy, stream=20)
-    # without the cast, b ends at 126; the copy may add its own 2, but b does not wait for it until 410
-    span = replayed(trace, ["cast"]).gpu_span_us
-    assert span.tolist() == pytest.approx([120, 120], abs=4)
+    without = replayed(trace, ["cast"])
+    assert without.duration_us.tolist() == [1000.0, 1000.0]
+    # b starts when its launch lets it, 6 after 10; the copy ends as it did at 412, or as much earlier as it could start
+    assert without.gpu_span_us.tolist() == pytest.approx([396.0] * 3, abs=5)
 
 
 def test_work_that_another_stream_covers_gains_nothing_when_removed() -> None:
