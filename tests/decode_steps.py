@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 STEP = "step[DECODE bs=1]"
 OP_US = 7.0
 """Time from one launch to the next: an op encloses its launch, and ops do not overlap."""
+BETWEEN_GRAPHS_US = 21.0
+"""Time between the last kernel of one graph and the first of the next: 5 to return, 10 on the host, 6 to start."""
 
 
 class Work(NamedTuple):

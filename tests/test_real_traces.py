@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ import pytest
 
 from stepscope import diagnose
 from stepscope.document import Confidence, Severity
+from stepscope.report import Format, draw
 from tests.answers import finding, rules
 
 if TYPE_CHECKING:
@@ -146,6 +149,13 @@ def test_the_eager_step_without_both_causes_takes_about_ten_and_a_half_ms() -> N
     assert steps.duration_us.median == pytest.approx(90_800, rel=0.005)
     assert host.what_if.step_us.expected == pytest.approx(76_700, rel=0.01)
     assert host.what_if.step_us_others_fixed == pytest.approx(10_500, rel=0.05)
+
+
+def test_the_report_says_what_both_causes_gain_together() -> None:
+    text = StringIO()
+    draw(diagnosed(EAGER), Format.TERMINAL, text)
+    said = " ".join(text.getvalue().split())
+    assert re.search(r"alone: no gain; with launch-bound fixed too: 90\.8\d? ms → 10\.\d+ ms", said)
 
 
 @pytest.mark.parametrize("with_model", [True, False])

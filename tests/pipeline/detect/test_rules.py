@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.answers import finding, loud, rules
-from tests.decode_steps import STEP, Work, copied, eager, graphed
+from tests.decode_steps import BETWEEN_GRAPHS_US, STEP, Work, copied, eager, graphed
 from tests.examples.kv_pool_cast import BF16, FP8, GRAPH_CAST, REST, WRITE
 from tests.kernel_names import ADD, ATTENTION, FP8_WRITE, TO_BF16
 from tests.kineto import Kineto
@@ -173,11 +173,17 @@ def test_a_million_and_one_slots_are_read_off_a_grid() -> None:
 def test_deepseek_v3_with_131072_slots() -> None:
     """sglang#35291: 5 steps of 31.52 ms, 61 casts a step of 225.79 µs each; the other kernels fill the rest."""
     layers, cast_us, step_us = 61, 225.79, 31_520.0
-    fill = Work(ATTENTION, (step_us - layers * cast_us) / layers / 2)
-    cast = copied(TO_BF16, cast_us, (131_072, 1, 576), FP8, BF16)
-    for trace in (
-        eager([[fill, cast, fill] * layers] * 5),
-        eager([[fill, cast, fill] * layers] * 5, annotation="execute_context_0(0)_generation_1(1)"),
+
+    def fill(between_graphs: float = 0) -> Work:
+        return Work(ATTENTION, (step_us - between_graphs - layers * cast_us) / layers / 2)
+
+    cast = copied(TO_BF16, cast_us, (131_072, 1, 576), FP8, BF16)._replace(grid=(147_456, 1, 1))  # 512 elements each
+    eagerly = [[fill(), cast, fill()] * layers] * 5
+    as_graphs = [[WRITE._replace(us=0.0), fill(BETWEEN_GRAPHS_US), cast, fill(BETWEEN_GRAPHS_US)] * layers] * 5
+    for trace, confidence in (
+        (eager(eagerly), Confidence.HIGH),
+        (eager(eagerly, annotation="execute_context_0(0)_generation_1(1)"), Confidence.HIGH),
+        (graphed(as_graphs), Confidence.MEDIUM),
     ):
         diagnosis = diagnosed(trace, model="deepseek-v3", tp=8, gpu="h200", context=1000)
         (steps,) = diagnosis.steps
@@ -185,7 +191,7 @@ def test_deepseek_v3_with_131072_slots() -> None:
         assert steps.duration_us.median == pytest.approx(31_520, abs=1)
         assert rules(diagnosis) == ["kv-pool-cast"]
         found = diagnosis.findings[0]
-        assert found.severity is Severity.CRITICAL
+        assert (found.severity, found.confidence) == (Severity.CRITICAL, confidence)
         assert found.time_us_per_step == pytest.approx(13_770, abs=5)
         assert found.share_of_step == pytest.approx(0.437, abs=0.0005)
         assert found.evidence.calls_per_step == 61
@@ -243,6 +249,32 @@ def launched(us: float, *, pace: float = 10, kernels: int = 200) -> Kineto:
 def test_a_gpu_that_is_idle_for_a_fifth_of_the_step_is_not_launch_bound() -> None:
     assert rules(diagnosed(launched(7.9))) == ["launch-bound"]
     assert rules(diagnosed(launched(8.1))) == []
+
+
+@pytest.mark.parametrize(
+    ("kernels", "gpu_us", "wall_us", "found"), [(836, 5770, 19_960, ["launch-bound"]), (399, 29_070, 30_170, [])]
+)
+def test_reported_steps_without_graphs(kernels: int, gpu_us: float, wall_us: float, found: list[str]) -> None:
+    """sglang-omni#2182: a step that waits for its launches, and Whisper's, which keeps the GPU busy."""
+    diagnosis = diagnosed(launched(gpu_us / kernels, pace=(wall_us - 2) / kernels, kernels=kernels))
+    (steps,) = diagnosis.steps
+    assert steps.duration_us.median == pytest.approx(wall_us, abs=1)
+    assert steps.gpu_busy_us == pytest.approx(gpu_us, abs=1)
+    assert rules(diagnosis) == found
+
+
+def test_the_reported_step_with_a_graph_is_healthy() -> None:
+    """sglang-omni#2182 with a CUDA graph: 906 kernels, 5.94 of 6.43 ms."""
+    idle = Kineto()
+    for begin in range(10, 10 + 4 * 6430, 6430):
+        idle.annotation(STEP, begin - 1, 6400)
+        end = idle.replay([(ADD, 5940 / 906, (1, 1, 1))] * 906, at=begin)
+        idle.launch(begin + 60, end + 5 - begin - 60, name="cudaStreamSynchronize")
+    diagnosis = diagnosed(idle)
+    (steps,) = diagnosis.steps
+    assert steps.duration_us.median == pytest.approx(6430, abs=1)
+    assert steps.gpu_busy_us == pytest.approx(5940, abs=1)
+    assert rules(diagnosis) == []
 
 
 def test_few_gaps_say_nothing_about_launching() -> None:
