@@ -41,6 +41,11 @@ def known_weight_cast_in_a_graph() -> Kineto:
     return graphed([[cast, matmul(1), *REST] * LAYERS] * 3)
 
 
+def expert_weights_dequantised_at_a_batch_of_as_many_as_there_are_experts() -> Kineto:
+    cast = copied(TO_BF16, 900, (256, 512, 6144), FP8, BF16)
+    return eager([[cast, matmul(256), *REST] * LAYERS] * 3, annotation="step[DECODE bs=256]")
+
+
 def activations_that_follow_the_tokens_of_a_prefill() -> Kineto:
     casts = [copied(BF16_FROM_FLOAT, 60, (4096, 6144), FLOAT, BF16), copied(TO_FLOAT, 60, (4096, 6144), BF16, FLOAT)]
     return eager([[*casts, matmul(4096), *REST] * LAYERS] * 3, annotation="step[EXTEND bs=1 toks=4096]")
@@ -49,6 +54,17 @@ def activations_that_follow_the_tokens_of_a_prefill() -> Kineto:
 def activations_that_follow_the_batch() -> Kineto:
     cast = copied(TO_FLOAT, 60, (256, 64, 512), BF16, FLOAT)
     return eager([[cast, *REST] * LAYERS] * 3, annotation="step[DECODE bs=256]")
+
+
+def activations_of_every_tokens_eight_experts() -> Kineto:
+    cast = copied(BF16_FROM_FLOAT, 60, (8 * 1000, 2048), FLOAT, BF16)
+    return eager([[cast, matmul(1000), *REST] * LAYERS] * 3, annotation="step[EXTEND bs=1 toks=1000]")
+
+
+def scores_cast_around_a_softmax() -> Kineto:
+    up = copied(TO_FLOAT, 60, (1, 16, 2000, 2000), BF16, FLOAT)
+    down = copied(BF16_FROM_FLOAT, 60, (1, 16, 2000, 2000), FLOAT, BF16)
+    return eager([[up, down, matmul(2000), *REST] * LAYERS] * 3, annotation="ProfilerStep#1")
 
 
 def casts_around_norms() -> Kineto:
@@ -97,10 +113,13 @@ FIRING: list[Callable[[], Kineto]] = [
     buffer_that_is_no_weight_cast_in_every_layer,
     buffer_cast_once_a_step,
     known_weight_cast_in_a_graph,
+    expert_weights_dequantised_at_a_batch_of_as_many_as_there_are_experts,
 ]
 QUIET: list[Callable[[], Kineto]] = [
     activations_that_follow_the_tokens_of_a_prefill,
     activations_that_follow_the_batch,
+    activations_of_every_tokens_eight_experts,
+    scores_cast_around_a_softmax,
     casts_around_norms,
     casts_of_indices,
     casts_of_masks,
