@@ -134,6 +134,9 @@ class Timeline:
         np.maximum.at(last, step, end)
         next_first = np.append(np.minimum.accumulate(first[::-1])[::-1][1:], _FOREVER)
         running = np.array([index for index in indices if first[index] != _FOREVER], dtype=np.int64)
+        if not running.size:  # nothing is left of the steps
+            nothing = np.zeros(1)
+            return Replayed(nothing, nothing, nothing, gaps=0, late_gaps=0)
         followed = running[next_first[running] != _FOREVER]
         span = last[running] - first[running]
         duration = next_first[followed] - first[followed] if followed.size else span
