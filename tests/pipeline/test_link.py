@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kineto import Kineto
 
@@ -104,6 +104,16 @@ def test_a_driver_call_is_a_launch(tmp_path: Path) -> None:
     assert linked_names(trace, tmp_path) == {"k": ("cuLaunchKernelEx", "triton_op")}
 
 
+def test_a_runtime_call_and_the_driver_call_within_it_are_one_launch(tmp_path: Path) -> None:
+    trace = Kineto()
+    trace.op("aten::mm", 1, 50)
+    correlation = trace.launch(5, 30)
+    trace.launch(10, 15, name="cuLaunchKernel", category="cuda_driver", correlation=correlation)
+    trace.kernel("k", 60, 5, correlation=correlation)
+    assert linked_names(trace, tmp_path) == {"k": ("cudaLaunchKernel", "aten::mm")}
+    assert link(load(tmp_path / "trace.json")).kernels.height == 1
+
+
 def test_all_kernels_of_a_replay_share_its_launch(tmp_path: Path) -> None:
     trace = Kineto()
     trace.op("aten::copy_", 0, 5)
@@ -148,6 +158,14 @@ def test_innermost_by_hand() -> None:
     assert rows_at(intervals, points) == [0, 1, 2, 1, 0, 0, NONE, NONE, 3, 4, 0, NONE]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_ops_that_begin_or_end_together_the_shorter_is_within(order: int) -> None:
+    begin_together = [(0, 0, 10), (0, 0, 5)][::order]
+    end_together = [(0, 0, 10), (0, 5, 10)][::order]
+    assert begin_together[rows_at(begin_together, [(0, 2)])[0]] == (0, 0, 5)
+    assert end_together[rows_at(end_together, [(0, 7)])[0]] == (0, 5, 10)
+
+
 @st.composite
 def forest(draw: st.DrawFn) -> list[Interval]:
     """Well-nested intervals of several threads, in any order; a child may share its parent's start or end."""
@@ -183,6 +201,7 @@ def stack_walk(intervals: list[Interval], thread: int, at: int) -> set[Interval]
     return {stack[-1]} if stack else set()
 
 
+@settings(max_examples=300)
 @given(forest(), st.lists(st.tuples(st.integers(0, 3), st.integers(-25, 45)), max_size=12), st.randoms())
 def test_innermost_is_the_top_of_the_stack(
     intervals: list[Interval],

@@ -228,6 +228,18 @@ def test_a_wait_for_a_part_of_the_pause_is_no_hole(tmp_path: Path) -> None:
     assert steps.hole_ns == 0
 
 
+def test_a_short_wait_is_no_hole(tmp_path: Path) -> None:
+    """The host waits for a copy of the inputs in every step: up to a ms of that is a step's own idle time."""
+    trace = Kineto()
+    trace.annotation("step[DECODE bs=1]", 1, 500)
+    trace.call("input copy", at=10, duration=2)
+    trace.launch(18, 900, name="cudaStreamSynchronize")
+    trace.call("k", at=920, duration=5)
+    steps, of_kernel = steps_of(trace, tmp_path)
+    assert steps.hole_ns == 0
+    assert of_kernel == {"input copy": 0, "k": 0}
+
+
 def test_a_wait_within_a_later_step_is_no_hole(tmp_path: Path) -> None:
     trace = Kineto()
     for start in (0, 100_000):

@@ -90,6 +90,18 @@ def test_the_terminals_report_names_what_matters() -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("report_format", [Format.TERMINAL, Format.MARKDOWN])
+def test_no_sentence_is_cut_off(report_format: Format) -> None:
+    diagnosis = diagnosis_of("")
+    text = " ".join(drawn(diagnosis, report_format).replace("\\", "").split())
+    finding = diagnosis.findings[0]
+    assert finding.what_if is not None
+    sentences = [finding.title, finding.control, finding.what_if.assumption, *(fix.what for fix in finding.fix)]
+    sentences += [row.reason for row in diagnosis.ruled_out] + [row.missing for row in diagnosis.could_not_check]
+    missing = [sentence for sentence in sentences if " ".join(sentence.split()) not in text]
+    assert not missing
+
+
 def test_json_is_one_document_and_nothing_else() -> None:
     text = drawn(diagnosis_of(HOSTILE), Format.JSON)
     document = json.loads(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -20,6 +21,7 @@ app = App(
     help="Find what slows an LLM's inference step, and what fixing it would really gain.",
     version=__version__,
     version_flags=["--version"],
+    suppress_keyboard_interrupt=False,  # `main` answers it
 )
 for command in (demo, diagnose, explain, rules, schema):
     app.command(command)
@@ -27,6 +29,7 @@ for command in (demo, diagnose, explain, rules, schema):
 
 def main() -> int:
     """Run a command and return its exit code; bad input gets one sentence on stderr, never a traceback."""
+    _write_any_character()
     try:
         result = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
@@ -39,6 +42,13 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _write_any_character() -> None:
+    """Let names hold what an old terminal's encoding cannot: escaped on a terminal, as UTF-8 anywhere else."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
 
 
 def _refuse(sentence: str, code: ExitCode) -> int:

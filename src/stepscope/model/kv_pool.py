@@ -36,10 +36,9 @@ class KVPoolLayout:
         slots = prod(shape[:-1])
         return slots or None
 
-    def slots_in_range(self, low: int, high: int) -> int | None:
-        """Return the slots of a pool whose element count lies in [low, high], or None if there is no single one."""
-        most = high // self.row
-        return most if most > 0 and most * self.row >= low and (most - 1) * self.row < low else None
+    def slots_in_range(self, low: int, high: int) -> range:
+        """Return the slots that a pool whose element count lies in [low, high] can have; often one number, or none."""
+        return range(-(-low // self.row), high // self.row + 1)
 
     def describe(self, slots: int) -> str:
         """Return the pool's name with its size: ``KV pool, 495,552 slots × (512 latent + 64 rope)``."""

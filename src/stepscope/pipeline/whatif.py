@@ -134,6 +134,9 @@ class Timeline:
         np.maximum.at(last, step, end)
         next_first = np.append(np.minimum.accumulate(first[::-1])[::-1][1:], _FOREVER)
         running = np.array([index for index in indices if first[index] != _FOREVER], dtype=np.int64)
+        if not running.size:  # nothing is left of the steps
+            nothing = np.zeros(1)
+            return Replayed(nothing, nothing, nothing, gaps=0, late_gaps=0)
         followed = running[next_first[running] != _FOREVER]
         span = last[running] - first[running]
         duration = next_first[followed] - first[followed] if followed.size else span
@@ -152,10 +155,13 @@ class Timeline:
         A graph's other kernels follow its first. Work beside other work may come when it likes: holding the sequence up
         for it would let a small copy on a side stream delay a whole step.
         """
+        return self._first_of_launch(rows) & ~self._beside[rows]
+
+    def _first_of_launch(self, rows: Ints) -> Bools:
         launch = self._launch[rows]
         first = np.zeros(rows.shape, dtype=np.bool_)
         first[np.unique(launch, return_index=True)[1]] = True
-        return first & (launch >= 0) & ~self._beside[rows]
+        return first & (launch >= 0)
 
     def _run(self, change: Change) -> _Schedule:
         rows = np.flatnonzero(~change.removed)
@@ -163,10 +169,10 @@ class Timeline:
         duration = self._end[rows] - self._start[rows]
         ready = np.full(rows.shape, _NEVER)
         if not change.launches_free:
-            leads = self._leads(rows)
+            first = self._first_of_launch(rows)
             late = self._late[rows]
             on_time = np.minimum(self._issued[rows] + self._reaction, self._start[rows])
-            ready[leads] = np.where(late, self._start[rows], on_time)[leads]
+            ready[first] = np.where(late, self._start[rows], on_time)[first]
         return self._schedule(rows, gap, duration, ready)
 
     def _own_gaps(self, change: Change, rows: Ints) -> Ints:
@@ -189,12 +195,14 @@ class Timeline:
         """Place the rows one after another, from one waiting host call to the next.
 
         With F the end of all work so far, a row starts at max(F + gap, ready), so F grows by a step of the
-        (max, +) algebra, which a cumulative maximum computes for many rows at once.
+        (max, +) algebra, which a cumulative maximum computes for many rows at once. A row beside other work starts
+        no earlier than its launch either, but F does not wait for that.
         """
         start, can_start = np.empty_like(duration), np.empty_like(duration)
         frontier_before = np.empty_like(duration)
         growth = np.maximum(gap + duration, 0)
-        frontier = int(self._start[rows[0]]) - int(gap[0]) if rows.size else 0
+        frontier = int(self._start[0]) if rows.size else 0
+        beside = self._beside[rows]
         waits_before = np.searchsorted([wait.end for wait in self._waits], self._issued[rows], side="right")
         earlier = np.zeros(len(self._waits) + 1, dtype=np.int64)  # by how much the host is ahead after so many waits
         done = 0
@@ -205,7 +213,8 @@ class Timeline:
                 ahead = earlier[np.minimum(waits_before[part], number)]
                 can_start[part] = np.where(ready[part] == _NEVER, _NEVER, ready[part] - ahead)
                 total = np.cumsum(growth[part])
-                reach = np.maximum.accumulate(np.maximum(can_start[part] + duration[part] - total, frontier))
+                holds_up = np.where(beside[part], _NEVER, can_start[part])
+                reach = np.maximum.accumulate(np.maximum(holds_up + duration[part] - total, frontier))
                 frontier_before[part] = np.concatenate(([frontier], (reach + total)[:-1]))
                 start[part] = np.maximum(frontier_before[part] + gap[part], can_start[part])
                 frontier = int(reach[-1] + total[-1])

@@ -76,6 +76,13 @@ def test_metadata_and_instants_at_zero_are_not_the_origin(tmp_path: Path) -> Non
     assert trace.event_count == 4
 
 
+def test_a_span_at_zero_is_not_the_origin(tmp_path: Path) -> None:
+    """Among times since 1970 some files hold spans at 0."""
+    trace = load_events(tmp_path, span(ts=0, name="stray"), span(ts=1.6e15), span(ts=1.6e15 + 7))
+    assert trace.ops["start_ns"].to_list()[1:] == [0, 7_000]
+    assert trace.ops["name"].to_list() == ["stray", "n", "n"]
+
+
 @pytest.mark.parametrize(
     ("duration", "ns"), [("-5", 0), ("-0.001", 0), ("0", 0), ("0.001", 1), ("2.5", 2_500), ("848.539", 848_539)]
 )

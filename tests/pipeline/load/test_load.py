@@ -96,6 +96,17 @@ def test_a_damaged_trailer_costs_no_event(tmp_path: Path) -> None:
     assert (trace.ops.height, trace.event_count, trace.warnings) == (1, 1, ())
 
 
+@pytest.mark.parametrize("between", ["", "\n"])
+@pytest.mark.parametrize("as_list", [False, True], ids=["objects", "lists"])
+def test_a_second_trace_in_the_same_file_is_told(between: str, tmp_path: Path, *, as_list: bool) -> None:
+    document = one_op().events if as_list else one_op().document()
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document) + between + json.dumps(document))
+    trace = load(path)
+    assert trace.ops.height == 1
+    assert [(warning.code, warning.spoils_totals) for warning in trace.warnings] == [("second-trace", False)]
+
+
 def test_a_list_is_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps(one_op().events))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _VLLM_DETAILED = re.compile(r"_generation_\d+\(sq\d+sk(?P<tokens>\d+)")
 _GATHER_OPS = {"aten::index", "aten::index_select"}
-_ONE_BLOCK_A_ROW = "vectorized_gather_kernel"
+ONE_BLOCK_A_ROW = "vectorized_gather_kernel"
+"""The kernel that gathers rows, each with one block, so that its grid tells how many."""
 
 
 class LiveTokens(NamedTuple):
@@ -40,6 +41,6 @@ def live_tokens(deployment: Deployment, step: Step, groups: Sequence[WorkGroup],
         return LiveTokens(int(annotated["tokens"]), "the step's annotation")
     for group in groups:
         reads_pool = group.input_shapes and group.input_shapes[0][:1] == [slots]
-        if reads_pool and group.op in _GATHER_OPS and _ONE_BLOCK_A_ROW in group.kernel and group.grid:
+        if reads_pool and group.op in _GATHER_OPS and ONE_BLOCK_A_ROW in group.kernel and group.grid:
             return LiveTokens(group.grid[0], "the rows that a gather reads from the pool")
     return None

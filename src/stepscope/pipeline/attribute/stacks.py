@@ -22,6 +22,8 @@ class StackFrame:
     file: str
     line: int
     function: str
+    was_running: bool = False
+    """Whether it may have been running already when recording began: nothing ended on its thread before it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,11 @@ def stack_of(trace: Trace, op: int) -> Stack | None:
     named = [(found, low, high) for found, low, high in functions if found]
     if not named:
         return None
-    frames = tuple(StackFrame(found["file"], int(found["line"]), found["function"]) for found, _, _ in named)
+    first_end = on_thread.select(ends.min()).item()
+    frames = tuple(
+        StackFrame(found["file"], int(found["line"]), found["function"], was_running=begin < first_end)
+        for found, begin, _ in named
+    )
     _, low, high = named[-1]
     return Stack(frames, _calls(trace, thread, low, high, start))
 

@@ -58,8 +58,11 @@ def _in_file(path: Path, frame: StackFrame, calls: Sequence[str]) -> Statement |
     function = _function(tree, frame)
     if function is None:
         return None
-    scored = [(_agreement(sequence, calls), statement) for statement, sequence in _calls_of(function, calls[-1])]
-    best = max((score for score, _ in scored), default=0)
+    scored = [
+        ((_agreed(own, calls) / len(own), _agreed(so_far, calls)), statement)
+        for statement, own, so_far in _calls_of(function, calls[-1])
+    ]
+    best = max((score for score, _ in scored), default=None)
     statements = list(dict.fromkeys(statement for score, statement in scored if score == best))
     if not statements:
         return None
@@ -68,7 +71,10 @@ def _in_file(path: Path, frame: StackFrame, calls: Sequence[str]) -> Statement |
 
 
 def _function(tree: ast.Module, frame: StackFrame) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Return the function of that name that begins on the frame's line (decorators count), or else encloses it."""
+    """Return the function of that name that begins on the frame's line (decorators count).
+
+    A function that was already running when recording began has the line that it was at: it encloses that line.
+    """
     enclosing = None
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != frame.function:
@@ -76,19 +82,20 @@ def _function(tree: ast.Module, frame: StackFrame) -> ast.FunctionDef | ast.Asyn
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         if frame.line in {first, node.lineno}:
             return node
-        if first <= frame.line <= (node.end_lineno or first):
+        if frame.was_running and first <= frame.line <= (node.end_lineno or first):
             enclosing = node
     return enclosing
 
 
-def _calls_of(function: ast.AST, name: str) -> Iterator[tuple[ast.stmt, list[str]]]:
-    """Yield each simple statement with the calls that it makes up to, and with, each call of that name."""
+def _calls_of(function: ast.AST, name: str) -> Iterator[tuple[ast.stmt, list[str], list[str]]]:
+    """Yield for each call of that name its simple statement, the calls in it up to there, and those of the function."""
+    so_far: list[str] = []
     for statement in _simple_statements(function):
-        sequence: list[str] = []
+        begin = len(so_far)
         for call in _evaluation_order(statement):
-            sequence.append(call)
+            so_far.append(call)
             if call == name:
-                yield statement, list(sequence)
+                yield statement, so_far[begin:], list(so_far)
 
 
 def _simple_statements(node: ast.AST) -> Iterator[ast.stmt]:
@@ -119,11 +126,11 @@ def _evaluation_order(node: ast.AST) -> Iterator[str]:
         yield _SUBSCRIPT
 
 
-def _agreement(sequence: Sequence[str], calls: Sequence[str]) -> float:
-    """Return which share of the statement's calls, counted back from the last, the recorded ones repeat."""
+def _agreed(sequence: Sequence[str], calls: Sequence[str]) -> int:
+    """Return how many of the source's calls, counted back from the last, the recorded ones repeat."""
     agreed = 0
     for expected, recorded in zip(reversed(sequence), reversed(calls), strict=False):
         if expected != recorded:
             break
         agreed += 1
-    return agreed / len(sequence)
+    return agreed

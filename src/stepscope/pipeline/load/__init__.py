@@ -57,7 +57,7 @@ def load(path: str | Path) -> Trace:
     source = Source(path)
     columns = Columns()
     header: dict[str, Any] = {}
-    complete = True
+    complete, second = True, False
     try:
         with _garbage_collector_off():
             for part in scan(source.blocks(), columns):
@@ -65,7 +65,7 @@ def load(path: str | Path) -> Trace:
                     header |= _header_keys(path, part.text)
                 else:
                     header |= _trailer_keys(part)
-                    complete = part.complete
+                    complete, second = part.complete, _holds_another_trace(part)
     except MissingEventsError as error:
         raise NotATraceError(f"{path}: not a profiler trace: {_looks_like(error.text)}") from None
     except OSError as error:
@@ -81,7 +81,7 @@ def load(path: str | Path) -> Trace:
         header=header,
         rank=_rank(header, path),
         device_name=_device_name(header, set(tables["kernels"]["device"].drop_nulls().unique())),
-        warnings=(*source.warnings, *_damage(columns.rejected, complete=complete)),
+        warnings=(*source.warnings, *_damage(columns.rejected, complete=complete, second=second)),
         **tables,
     )
 
@@ -98,7 +98,7 @@ def _garbage_collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _damage(rejected: int, *, complete: bool) -> Iterator[TraceWarning]:
+def _damage(rejected: int, *, complete: bool, second: bool) -> Iterator[TraceWarning]:
     if rejected:
         yield TraceWarning(
             "damaged-events", "events that could not be decoded were left out", rejected, spoils_totals=True
@@ -107,6 +107,8 @@ def _damage(rejected: int, *, complete: bool) -> Iterator[TraceWarning]:
         yield TraceWarning(
             "cut-file", "the file ends inside its list of events; what precedes the cut was read", spoils_totals=True
         )
+    if second:
+        yield TraceWarning("second-trace", "another trace follows in the same file; only the first was read")
 
 
 def _header_keys(path: Path, text: bytes) -> dict[str, Any]:
@@ -130,6 +132,11 @@ def _trailer_keys(part: Trailer) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError):
         return {}
     return keys if isinstance(keys, dict) else {}
+
+
+def _holds_another_trace(part: Trailer) -> bool:
+    """Tell whether traces were written one after another into one file."""
+    return b'"traceEvents"' in part.text or part.text.lstrip().startswith((b"[", b"{"))
 
 
 def _looks_like(text: bytes) -> str:

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import Confidence, Fix
-from stepscope.pipeline.attribute.live_tokens import LiveTokens, live_tokens
+from stepscope.pipeline.attribute.live_tokens import ONE_BLOCK_A_ROW, LiveTokens, live_tokens
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.casts import Casts, Origin, cast_evidence, removal, slow_kernel_note
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.attribute.moved import Moved
 
 MIN_BYTES = 4 << 20
 """A smaller cast takes about a µs; no pool that matters is so small."""
@@ -70,6 +71,7 @@ NO_STACKS = Unchecked(
     "which line of code makes the cast: no Python stacks around it",
     "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True; then pass --source DIR",
 )
+_CLASSES = {"cast", "copy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         title=f"The whole KV pool is cast {types} {units.count(largest.group.calls_per_step)} times a step",
         confidence=Confidence.HIGH if largest.from_shape else Confidence.MEDIUM,
         notes=[
-            *_inference_notes(largest),
+            *_inference_notes(case, largest),
             *_waste_notes(largest, live, floor),
             *slow_kernel_note(evidence),
             *origin.notes,
@@ -138,24 +140,30 @@ def _floor_of_live(case: Case, cast: _PoolCast, live: LiveTokens | None) -> floa
 
 def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
     moved = group.moved
-    if moved is None or not group.is_repeated or group.kernel_class not in {"cast", "copy"}:
+    if moved is None or moved.target_dtype is None or not group.is_repeated or group.kernel_class not in _CLASSES:
         return None
-    layout = case.deployment.kv_pool
-    if moved.shape is not None:
-        slots = layout.slots_of_shape(moved.shape)
-        if slots is None or not moved.is_cast or moved.source_dtype is None or moved.target_dtype is None:
-            return None
-        if moved.shape[0] == case.step.batch_size or slots < _largest_pool(case):
-            return None
-        transfer = Transfer(slots * layout.row, moved.source_dtype, moved.target_dtype)
-    else:
-        slots = layout.slots_in_range(moved.elements_low, moved.elements_high)
-        if slots is None or moved.target_dtype is None or not _repeated_by_layers(case, group):
-            return None
-        transfer = Transfer(slots * layout.row, POOL_DTYPE, moved.target_dtype)
+    slots = _slots_of_launch(case, group, moved) if moved.shape is None else _slots_of_shape(case, moved, moved.shape)
+    if slots is None:
+        return None
+    elements = slots * case.deployment.kv_pool.row
+    transfer = Transfer(elements, moved.source_dtype or POOL_DTYPE, moved.target_dtype)
     if transfer.bytes < MIN_BYTES:
         return None
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
+
+
+def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int]) -> int | None:
+    slots = case.deployment.kv_pool.slots_of_shape(shape)
+    if slots is None or not moved.is_cast or shape[0] == case.step.batch_size or slots < _largest_pool(case):
+        return None
+    return slots
+
+
+def _slots_of_launch(case: Case, group: WorkGroup, moved: Moved) -> int | None:
+    fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
+    if not fitting or group.kernel_class != "cast" or not _repeated_by_layers(case, group):
+        return None
+    return None if any(rows in fitting for rows in _gathered(case)) else fitting[-1]
 
 
 def _largest_pool(case: Case) -> int:
@@ -163,6 +171,13 @@ def _largest_pool(case: Case) -> int:
     layout = case.deployment.kv_pool
     shapes = [shape for group in case.groups for shape in group.input_shapes or ()]
     return max((layout.slots_of_shape(shape) or 0 for shape in shapes), default=0)
+
+
+def _gathered(case: Case) -> Iterator[int]:
+    """Yield how many rows each gather writes: a cast of as many is of what was gathered."""
+    for group in case.groups:
+        if ONE_BLOCK_A_ROW in group.kernel and group.grid:
+            yield group.grid[0]
 
 
 def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
@@ -174,13 +189,15 @@ def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
     return group.calls_per_step > 0 and group.calls_per_step % spec.num_hidden_layers == 0
 
 
-def _inference_notes(cast: _PoolCast) -> list[str]:
+def _inference_notes(case: Case, cast: _PoolCast) -> list[str]:
     moved, group = cast.group.moved, cast.group
     if cast.from_shape or moved is None or group.grid is None:
         return []
     elements = f"{moved.elements_low:,} to {moved.elements_high:,} elements"
+    fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
+    fit = f"only {fitting[0]:,} slots fit" if len(fitting) == 1 else f"{fitting[0]:,} to {fitting[-1]:,} slots fit"
     return [
-        f"Read off the launch: {group.grid[0]:,} blocks hold {elements}, and only {cast.slots:,} slots fit in between.",
+        f"Read off the launch: {group.grid[0]:,} blocks hold {elements}, and {fit} in between.",
         f"The kernel names the target type; that the source is {cast.transfer.source_dtype} is inferred.",
     ]
 

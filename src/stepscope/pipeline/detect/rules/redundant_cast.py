@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 MIN_BYTES = 4 << 20
 """Smaller casts take about a µs each: not worth a reader's time."""
+MOST_ROWS_A_TOKEN = 16
+"""A token has one row in most activations, and one for each of its experts in some."""
 MATMUL_OPS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::_scaled_mm"}
 """Ops whose first input is an activation, so that its leading sizes follow the batch."""
 
@@ -98,7 +100,9 @@ def _is_redundant(case: Case, group: WorkGroup, following: set[int]) -> bool:
         transfer = _transfer(group, weight)
         is_cast = weight is not None and group.kernel_class == "cast"
     else:
-        if case.deployment.kv_pool.slots_of_shape(moved.shape) is not None or _follows(moved.shape, following):
+        if case.deployment.kv_pool.slots_of_shape(moved.shape) is not None:
+            return False
+        if _follows(moved.shape, following, _weight(case, group)):
             return False
         transfer = _transfer(group, None)
         is_cast = bool(moved.is_cast) and all(map(is_floating, (moved.source_dtype or "", moved.target_dtype or "")))
@@ -132,11 +136,17 @@ def _batch_sizes(case: Case) -> set[int]:
     return sizes
 
 
-def _follows(shape: tuple[int, ...], following: set[int]) -> bool:
+def _follows(shape: tuple[int, ...], following: set[int], weight: Weight | None) -> bool:
+    """Tell whether a shape is one of activations: a size that follows the batch is among its leading ones."""
     if not shape:
         return True
     leading = shape[:-1] or shape
-    return shape[0] in following or prod(leading) in following or (len(shape) > 2 and shape[1] in following - {1})
+    rows = prod(leading)
+    if weight is not None:  # experts and heads come first in a weight, and may be as many as there are requests
+        return len(shape) < 3 and (shape[0] in following or rows in following)
+    several = following - {1}
+    repeated = any(rows % size == 0 and rows // size <= MOST_ROWS_A_TOKEN for size in several)
+    return shape[0] in following or rows in following or repeated or any(size in several for size in leading[1:])
 
 
 def _name(weight: Weight | None) -> str | None:

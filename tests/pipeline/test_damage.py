@@ -1,0 +1,106 @@
+"""No file, however damaged, ends in a traceback: a diagnosis, or one of stepscope's own errors."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.samples_of_trouble import pool_cast
+
+from stepscope import diagnose
+from stepscope.document import json_schema
+from stepscope.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRACE = pool_cast(steps=3, layers=3).document()
+TEXT = json.dumps(TRACE).encode()
+SCHEMA = jsonschema.Draft202012Validator(json_schema())
+
+quiet = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def is_diagnosed(path: Path) -> bool:
+    """Diagnose, and tell whether the file was taken for a trace; anything but stepscope's own errors is a bug."""
+    try:
+        diagnosis = diagnose([path], model="glm-5", tp=8)
+    except StepscopeError as error:
+        assert "\n" not in str(error)  # noqa: PT017 -- an error is an allowed answer
+        return False
+    SCHEMA.validate(json.loads(msgspec.json.encode(diagnosis)))
+    return True
+
+
+@quiet
+@given(
+    damage=st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.binary(max_size=6)), min_size=1, max_size=6),
+    packed=st.booleans(),
+)
+def test_overwritten_bytes(damage: list[tuple[int, bytes]], packed: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    content = bytearray(gzip.compress(TEXT, 1, mtime=0) if packed else TEXT)
+    for position, garbage in damage:
+        at = position % len(content)
+        content[at : at + len(garbage)] = garbage
+    path = tmp_path / "trace"
+    path.write_bytes(content)
+    is_diagnosed(path)
+
+
+def test_a_step_cut_after_the_cause_is_predicted_to_take_no_time(tmp_path: Path) -> None:
+    events = [event for event in TRACE["traceEvents"] if event["cat"] != "kernel" or "direct_copy" in event["name"]]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    what_if = diagnose([path], model="glm-5", tp=8).findings[0].what_if
+    assert what_if is not None
+    assert (what_if.step_us.expected, what_if.gpu_span_us.expected, what_if.gain_fraction) == (0, 0, 1)
+    assert is_diagnosed(path)
+
+
+@quiet
+@given(cut=st.integers(0, len(TEXT)))
+def test_cut_anywhere(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(TEXT[:cut])
+    first_event_ends = TEXT.index(b"}", TEXT.index(b'"ph"')) + 1
+    assert is_diagnosed(path) == (cut >= first_event_ends)
+
+
+ODD_VALUES: list[Any] = [
+    *(None, True, -1, 0, 2**31, 2**63, -(2**63), 10**30, 0.5, -1e18, 8.9e15, 1e308),
+    *("", "7", "NaN", "\u0000", [], {}, [[]], [1, 2], [0, 0, 0], [-1, -1, -1], [2**40, 2**40, 2**40]),
+    *([[495552, 1, 576]], [["c10::Half"]], [[None]], ["c10::Half", "c10::Half"]),
+]
+KEYS = [
+    *("ph", "cat", "name", "pid", "tid", "ts", "dur", "args"),
+    *("device", "stream", "correlation", "grid", "block", "bytes", "Input Dims", "Input type"),
+]
+odd_values = st.sampled_from(ODD_VALUES)
+places = st.tuples(st.integers(0, len(TRACE["traceEvents"]) - 1), st.sampled_from(KEYS), odd_values)
+
+
+@quiet
+@given(changes=st.lists(places, min_size=1, max_size=8))
+def test_odd_values_in_events(changes: list[tuple[int, str, Any]], tmp_path: Path) -> None:
+    document = copy.deepcopy(TRACE)
+    for index, key, value in changes:
+        event = document["traceEvents"][index]
+        place = event if key in event or not isinstance(event.get("args"), dict) else event["args"]
+        place[key] = value
+    path = tmp_path / "trace"
+    path.write_text(json.dumps(document))
+    assert is_diagnosed(path)
+
+
+@quiet
+@given(header=st.dictionaries(st.sampled_from(["deviceProperties", "distributedInfo", "schemaVersion"]), odd_values))
+def test_odd_values_in_the_header(header: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, **header}))
+    assert is_diagnosed(path)
