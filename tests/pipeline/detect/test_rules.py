@@ -232,6 +232,22 @@ def test_a_cast_of_a_known_weights_shape_is_sure_and_another_is_inferred() -> No
     assert any("no addresses" in note for note in inferred.notes)
 
 
+def test_a_graphs_cast_of_as_many_elements_as_two_weights_names_both() -> None:
+    cast = Work(TO_BF16, 40, grid=(24_576, 1, 1))  # 12,582,912 elements: 2,048 × 6,144 and 6,144 × 2,048
+    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "redundant-cast")
+    assert found.confidence is Confidence.MEDIUM
+    assert found.evidence.tensor == "weight q_a_proj or o_proj, 12,582,912 elements"
+    assert found.evidence.input_shape is None
+
+
+def test_a_graphs_cast_of_as_many_elements_as_one_weight_names_it_with_its_shape() -> None:
+    cast = Work(TO_BF16, 900, grid=(786_432, 1, 1))  # 402,653,184 elements: 256 × 6,144 × 256
+    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "redundant-cast")
+    assert found.confidence is Confidence.MEDIUM
+    assert found.evidence.tensor == "weight w2 [256, 6144, 256]"
+    assert found.evidence.input_shape == [256, 6144, 256]
+
+
 def test_a_weights_cast_has_its_bytes_and_rate() -> None:
     evidence = finding(weight_cast(), "redundant-cast").evidence
     assert evidence.calls_per_step == 10
