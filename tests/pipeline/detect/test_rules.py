@@ -142,7 +142,7 @@ def test_a_pool_with_less_than_twice_the_live_tokens_is_about_what_must_be_read(
     assert "kv-pool-cast" not in rules(diagnosed(pool_cast(65_536), context=32_769))
 
 
-@pytest.mark.parametrize(("calls", "fires"), [(77, False), (78, True), (79, False), (156, True)])
+@pytest.mark.parametrize(("calls", "fires"), [(77, False), (78, True), (79, True), (80, False), (156, True)])
 def test_with_a_model_a_graphs_cast_must_run_once_in_every_layer(calls: int, *, fires: bool) -> None:
     trace = graphed([[WRITE, GRAPH_CAST, *REST] * calls] * 3)
     assert ("kv-pool-cast" in rules(diagnosed(trace))) is fires
