@@ -132,14 +132,16 @@ class Timeline:
         last = np.full(count, _NEVER)
         np.minimum.at(first, step, start)
         np.maximum.at(last, step, end)
-        next_first = np.append(np.minimum.accumulate(first[::-1])[::-1][1:], _FOREVER)
+        ran = np.flatnonzero(first != _FOREVER)
+        next_first = np.full(count, _FOREVER)
+        next_first[ran[:-1]] = first[ran[1:]]
         running = np.array([index for index in indices if first[index] != _FOREVER], dtype=np.int64)
         if not running.size:  # nothing is left of the steps
             nothing = np.zeros(1)
             return Replayed(nothing, nothing, nothing, gaps=0, late_gaps=0)
         followed = running[next_first[running] != _FOREVER]
         span = last[running] - first[running]
-        duration = next_first[followed] - first[followed] if followed.size else span
+        duration = np.maximum(next_first[followed] - first[followed], 0) if followed.size else span
         inside = np.isin(step, running)
         return Replayed(
             duration_us=duration / 1e3,

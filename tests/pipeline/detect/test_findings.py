@@ -119,6 +119,16 @@ def test_two_causes_that_hide_each_other_are_said_to() -> None:
     assert {finding.severity for finding in findings.values()} == {Severity.CRITICAL}
 
 
+def test_a_cause_that_two_others_hide_names_both() -> None:
+    case = mutually_hidden()
+    findings = found(
+        case, cast=cause(case, "cast"), host=cause(case, launches_free=True), python=cause(case, launches_free=True)
+    )
+    cast = what_if(findings["cast"])
+    assert cast.hidden_by == ["host", "python"]
+    assert cast.gain_fraction_others_fixed == pytest.approx((300 - 21) / 300, abs=0.01)
+
+
 def test_a_third_cause_that_gains_by_itself_hides_neither() -> None:
     case = mutually_hidden()
     findings = found(

@@ -142,7 +142,7 @@ def test_a_pool_with_less_than_twice_the_live_tokens_is_about_what_must_be_read(
     assert "kv-pool-cast" not in rules(diagnosed(pool_cast(65_536), context=32_769))
 
 
-@pytest.mark.parametrize(("calls", "fires"), [(77, False), (78, True), (79, False), (156, True)])
+@pytest.mark.parametrize(("calls", "fires"), [(77, False), (78, True), (79, True), (80, False), (156, True)])
 def test_with_a_model_a_graphs_cast_must_run_once_in_every_layer(calls: int, *, fires: bool) -> None:
     trace = graphed([[WRITE, GRAPH_CAST, *REST] * calls] * 3)
     assert ("kv-pool-cast" in rules(diagnosed(trace))) is fires
@@ -230,6 +230,22 @@ def test_a_cast_of_a_known_weights_shape_is_sure_and_another_is_inferred() -> No
     inferred = finding(diagnosed(eager([[other, *REST] * 10] * 3)), "redundant-cast")
     assert inferred.confidence is Confidence.MEDIUM
     assert any("no addresses" in note for note in inferred.notes)
+
+
+def test_a_graphs_cast_of_as_many_elements_as_two_weights_names_both() -> None:
+    cast = Work(TO_BF16, 40, grid=(24_576, 1, 1))  # 12,582,912 elements: 2,048 × 6,144 and 6,144 × 2,048
+    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "redundant-cast")
+    assert found.confidence is Confidence.MEDIUM
+    assert found.evidence.tensor == "weight q_a_proj or o_proj, 12,582,912 elements"
+    assert found.evidence.input_shape is None
+
+
+def test_a_graphs_cast_of_as_many_elements_as_one_weight_names_it_with_its_shape() -> None:
+    cast = Work(TO_BF16, 900, grid=(786_432, 1, 1))  # 402,653,184 elements: 256 × 6,144 × 256
+    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "redundant-cast")
+    assert found.confidence is Confidence.MEDIUM
+    assert found.evidence.tensor == "weight w2 [256, 6144, 256]"
+    assert found.evidence.input_shape == [256, 6144, 256]
 
 
 def test_a_weights_cast_has_its_bytes_and_rate() -> None:

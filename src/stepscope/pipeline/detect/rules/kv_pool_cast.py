@@ -186,7 +186,8 @@ def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
     spec = case.deployment.spec
     if spec is None:
         return writes_float8 and group.calls_per_step >= MIN_CALLS_WITHOUT_MODEL
-    return group.calls_per_step > 0 and group.calls_per_step % spec.num_hidden_layers == 0
+    rounds, rest = divmod(group.calls_per_step, spec.num_hidden_layers)
+    return rounds >= 1 and rest <= rounds * spec.num_nextn_predict_layers
 
 
 def _inference_notes(case: Case, cast: _PoolCast) -> list[str]:

@@ -35,7 +35,7 @@ from stepscope.pipeline.detect.casts import Casts, Origin, cast_evidence, remova
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.model import Weight
     from stepscope.pipeline.attribute import WorkGroup
@@ -62,14 +62,15 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     groups = [group for group in case.groups if _is_redundant(case, group, following)]
     if not groups:
         return
-    weights = [_weight(case, group) for group in groups]
-    largest, weight = groups[0], weights[0]
+    largest, weight = groups[0], _weight(case, groups[0])
     transfer = _transfer(largest, weight)
     if transfer is None:
         return
     origin = Origin(case, largest)
     shape = largest.moved.shape if largest.moved else None
-    casts = Casts(groups, [_name(match) for match in weights], transfer, shape or (weight.shape if weight else None))
+    candidates = [_candidates(case, group) for group in groups]
+    known_shape = candidates[0][0].shape if len(candidates[0]) == 1 else None
+    casts = Casts(groups, [_name(weights) for weights in candidates], transfer, shape or known_shape)
     evidence = cast_evidence(case, casts, origin)
     yield Cause(
         title=f"{casts.tensors[0] or 'A tensor'} is cast {transfer.source_dtype} → {transfer.target_dtype}"
@@ -149,8 +150,19 @@ def _follows(shape: tuple[int, ...], following: set[int], weight: Weight | None)
     return shape[0] in following or rows in following or repeated or any(size in several for size in leading[1:])
 
 
-def _name(weight: Weight | None) -> str | None:
-    return f"weight {weight.name} {list(weight.shape)}" if weight else None
+def _candidates(case: Case, group: WorkGroup) -> list[Weight]:
+    """Return the weight of the recorded shape, or else all that have as many elements as the launch."""
+    weight, moved = _weight(case, group), group.moved
+    if weight is None or moved is None or moved.shape is not None:
+        return [weight] if weight else []
+    low, high = moved.elements_low, moved.elements_high
+    return [other for other in case.deployment.weights if low <= other.elements <= high]
+
+
+def _name(candidates: Sequence[Weight]) -> str | None:
+    if len(candidates) > 1:
+        return f"weight {' or '.join(weight.name for weight in candidates)}, {candidates[0].elements:,} elements"
+    return f"weight {candidates[0].name} {list(candidates[0].shape)}" if candidates else None
 
 
 def _identity_note(weight: Weight | None) -> list[str]:

@@ -1,0 +1,72 @@
+"""The usual suspects: what each takes, and why it is not the cause or that it cannot be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.decode_steps import Work, copied, eager, graphed
+from tests.kernel_names import ADD, ATTENTION, TO_BF16
+from tests.stages import diagnosed
+
+if TYPE_CHECKING:
+    from stepscope.document import Diagnosis, RuledOut
+
+MOE = "fused_moe_kernel"
+SUSPECTS = ["MoE GEMM", "routing", "collectives", "attention", "sampling", "weight dequantisation", "host launch"]
+
+
+def row(diagnosis: Diagnosis, hypothesis: str) -> RuledOut:
+    (found,) = (row for row in diagnosis.ruled_out if row.hypothesis == hypothesis)
+    return found
+
+
+def test_every_suspect_is_looked_at_in_every_phase() -> None:
+    diagnosis = diagnosed(eager([[Work(ADD, 20)] * 30] * 3))
+    assert [row.hypothesis for row in diagnosis.ruled_out] == SUSPECTS
+    assert {row.phase for row in diagnosis.ruled_out} == {"decode"}
+
+
+def test_launching_is_no_suspect_where_it_is_a_finding() -> None:
+    diagnosis = diagnosed(eager([[Work(ADD, 2)] * 100] * 3))
+    assert [row.hypothesis for row in diagnosis.ruled_out] == SUSPECTS[:-1]
+
+
+def test_what_takes_little_cannot_be_the_cause_and_what_takes_much_cannot_be_told() -> None:
+    # steps of 1,000: experts 90, attention 110, the rest of it one kernel; routing does not run
+    diagnosis = diagnosed(eager([[Work(MOE, 90), Work(ATTENTION, 110), Work(ADD, 800)]] * 3))
+    experts, attention = row(diagnosis, "MoE GEMM"), row(diagnosis, "attention")
+    assert experts.time_us_per_step == 90
+    assert experts.share_of_step == pytest.approx(0.09)
+    assert "even without it the step would be at most 90.0 µs shorter" in experts.reason
+    assert attention.time_us_per_step == 110
+    assert attention.share_of_step == pytest.approx(0.11)
+    assert "cannot be told" in attention.reason
+    assert row(diagnosis, "routing").time_us_per_step == 0
+    assert "no top-k or expert-sorting kernel ran" in row(diagnosis, "routing").reason
+
+
+def test_a_copy_that_is_no_weight_is_said_to_be_none_with_its_numbers() -> None:
+    cast = Work(TO_BF16, 800, grid=(557_496, 1, 1))
+    reason = row(diagnosed(graphed([[cast, Work(ADD, 5)]] * 3)), "weight dequantisation").reason
+    assert "285.4 M elements: neither w13's 805.3 M nor w2's 402.7 M, nor any other weight's" in reason
+
+
+def test_a_copy_as_large_as_a_weight_cannot_be_told_from_it() -> None:
+    cast = Work(TO_BF16, 800, grid=(786_432, 1, 1))  # 402,653,184 elements: w2
+    found = row(diagnosed(graphed([[cast, Work(ADD, 5)]] * 3)), "weight dequantisation")
+    assert found.time_us_per_step == 800
+    assert "402.7 M elements, as many as w2 has" in found.reason
+
+
+def test_without_a_model_no_weight_is_known() -> None:
+    cast = copied(TO_BF16, 800, (6144, 2048), "c10::Float8_e4m3fn", "c10::BFloat16")
+    found = row(diagnosed(eager([[cast, Work(ADD, 5)]] * 3), model=None, tp=None), "weight dequantisation")
+    assert "12.6 M elements; --model and --tp tell whether that is a weight" in found.reason
+
+
+def test_launching_is_ruled_out_with_the_gpus_idle_time() -> None:
+    found = row(diagnosed(graphed([[Work(ADD, 100)] * 10] * 3)), "host launch")
+    assert found.time_us_per_step == pytest.approx(21)  # between two graphs
+    assert found.share_of_step == pytest.approx(21 / 1021)
+    assert "the GPU is idle for 2.1% of the step" in found.reason
