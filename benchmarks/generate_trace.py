@@ -1,4 +1,4 @@
-"""Write a realistic Kineto trace of any size: the layout, shapes, stacks, kernels, flows and graph replays of real ones.
+"""Write a realistic Kineto trace of any size: layout, shapes, stacks, kernels, flows and graph replays of real ones.
 
     python benchmarks/generate_trace.py 500MB /tmp/trace.json
 
@@ -181,11 +181,12 @@ def _layers(writer: Writer) -> Iterator[str]:
                 yield FRAME % (name, us(begin + 200 * depth), us(30_000 - 400 * depth), number - 1, number, number)
             external = writer.next_id()
             yield OP % (op, us(begin + 1500), us(22_000), external, types, "[[6144, 1], [], [], []]", shapes, external)
-            yield from _launched(writer, begin + 3000, external, kernel, gpu_us, grid)
+            yield from _launched(writer, begin + 3000, external, (kernel, gpu_us, grid))
             writer.ns += 31_000
 
 
-def _launched(writer: Writer, at: int, external: int, kernel: str, gpu_us: int, grid: int) -> Iterator[str]:
+def _launched(writer: Writer, at: int, external: int, work: tuple[str, int, int]) -> Iterator[str]:
+    kernel, gpu_us, grid = work
     correlation = writer.next_id()
     yield LAUNCH % ("cudaLaunchKernel", us(at), us(6_500), external, correlation)
     start = max(at + 8_000, writer.gpu_ns + 900)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -13,7 +11,6 @@ from stepscope.cli.output import check_writable, result_stream
 from stepscope.document import Severity
 from stepscope.errors import ExitCode
 from stepscope.report import Format, draw
-from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from stepscope.document import Diagnosis
@@ -22,7 +19,10 @@ _ORDER = (Severity.CRITICAL, Severity.MAJOR, Severity.MINOR)
 
 
 def diagnose(  # noqa: PLR0913 -- the options of the command
-    paths: Annotated[list[Path], Parameter(negative=(), help="Trace files (.json, .json.gz), or folders of them.")],
+    paths: Annotated[
+        list[str],
+        Parameter(negative=(), help="Trace files (JSON, plain, gzip or zstd), folders of them, URLs, or - for stdin."),
+    ],
     /,
     *,
     model: options.Model = None,
@@ -33,20 +33,28 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
     fail_on: options.FailOn = None,
     report_format: options.ReportFormat = Format.TERMINAL,
     output: options.Output = None,
+    no_cache: options.NoCache = False,
 ) -> ExitCode:
     """Find what slows the steps of a trace, and what fixing it would really gain."""
     from stepscope import pipeline  # noqa: PLC0415 -- loads polars, which `--help` can do without
+    from stepscope.cli.progress import progress_bar  # noqa: PLC0415 -- the same
+    from stepscope.pipeline.load import Cache  # noqa: PLC0415 -- the same
 
     check_writable(output)
-    diagnosis = pipeline.diagnose(paths, model=model, tp=tp, gpu=gpu, context=context, sources=source or (), tell=_tell)
+    with progress_bar() as listener:
+        diagnosis = pipeline.diagnose(
+            paths,
+            model=model,
+            tp=tp,
+            gpu=gpu,
+            context=context,
+            sources=source or (),
+            listener=listener,
+            cache=None if no_cache else Cache(),
+        )
     with result_stream(output) as stream:
         draw(diagnosis, report_format, stream)
     return _exit_code(diagnosis, fail_on)
-
-
-def _tell(sentence: str, *, is_warning: bool) -> None:
-    if is_warning or sys.stderr.isatty():
-        sys.stderr.write(f"stepscope: {printable(sentence)}\n")
 
 
 def _exit_code(diagnosis: Diagnosis, fail_on: str | None) -> ExitCode:

@@ -26,3 +26,6 @@ FailOn = Annotated[
     Literal["critical", "major", "minor"] | None,
     Parameter("--fail-on", help="Exit with 1 if a finding is at least this severe."),
 ]
+NoCache = Annotated[
+    bool, Parameter("--no-cache", negative=(), help="Read the trace anew, and keep nothing for the next time.")
+]

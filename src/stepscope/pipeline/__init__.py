@@ -6,7 +6,7 @@ load → link → steps → health → attribute → cost → whatif → detect 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
@@ -16,7 +16,7 @@ from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks
 from stepscope.pipeline.link import link
-from stepscope.pipeline.load import find_traces, load
+from stepscope.pipeline.load import Cache, Listener, Silent, find_traces, is_folder, load
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.summary import Examined, summarise, together
 from stepscope.pipeline.whatif import Timeline
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from stepscope.trace import Trace
 
 
-class Tell(Protocol):
-    """Takes what a person at the terminal should know while a diagnosis runs."""
-
-    def __call__(self, sentence: str, *, is_warning: bool) -> None:
-        """Take a sentence: progress, or a warning."""
-
-
 def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     paths: Sequence[str | Path],
     *,
@@ -43,7 +36,8 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     gpu: str | None = None,
     context: int | None = None,
     sources: Sequence[str | Path] = (),
-    tell: Tell | None = None,
+    listener: Listener | None = None,
+    cache: Cache | None = None,
 ) -> Diagnosis:
     """Diagnose trace files, each on its own.
 
@@ -54,7 +48,8 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
         gpu: a GPU's name; None: the one that the trace recorded.
         context: live tokens of a request.
         sources: folders in which the recorded source files are looked for.
-        tell: called with a sentence before each file is read, and with warnings.
+        listener: told how far reading is, and what was left out.
+        cache: where traces are kept, so that they need not be read again.
 
     Raises:
         UsageError: a path or name does not exist.
@@ -64,31 +59,26 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     parts: list[Diagnosis] = []
-    for trace in _traces(paths, tell or _silent):
+    for trace in _traces(paths, listener or Silent(), cache):
         parts.append(summarise(len(parts), _examine(len(parts), trace, deployment, gpu, folders), deployment))
     return together(parts)
 
 
-def _traces(paths: Sequence[str | Path], tell: Tell) -> Iterator[Trace]:
+def _traces(paths: Sequence[str | Path], listener: Listener, cache: Cache | None) -> Iterator[Trace]:
     """Load the traces one after another; what is no trace in a folder is passed over, unless nothing else is there."""
     for path in paths:
         files = find_traces(path)
         passed_over = 0
         for file in files:
-            tell(f"reading {file}", is_warning=False)
             try:
-                yield load(file)
+                yield load(file, listener=listener, cache=cache)
             except NotATraceError as error:
-                if not Path(path).is_dir():
+                if not is_folder(path):
                     raise
                 passed_over += 1
-                tell(f"passed over {error}", is_warning=True)
+                listener.warns(f"passed over {error}")
         if passed_over == len(files):
             raise NotATraceError(f"{path}: the folder holds no trace, only other JSON files ({passed_over})")
-
-
-def _silent(sentence: str, *, is_warning: bool) -> None:
-    """Tell nobody."""
 
 
 def _examine(

@@ -87,6 +87,16 @@ FRAMES: Mapping[str, Column] = {
 """Python functions and modules on the host's stacks, sorted by start."""
 
 
+TABLES: Mapping[str, Mapping[str, Column]] = {
+    "kernels": KERNELS,
+    "launches": LAUNCHES,
+    "ops": OPS,
+    "annotations": ANNOTATIONS,
+    "frames": FRAMES,
+}
+"""The tables of a trace, by the name of their field."""
+
+
 def polars_schema(columns: Mapping[str, Column]) -> pl.Schema:
     """Return the Polars schema of a table."""
     return pl.Schema({name: column.dtype for name, column in columns.items()})

@@ -22,7 +22,7 @@ TEXT = b'{"traceEvents": [' + bytes(_LETTERS.choices(b"abcdefghijklmnop 01234567
 
 def read(path: Path) -> tuple[bytes, list[str]]:
     """Return the decompressed file and the codes of its warnings."""
-    opened = Source(path)
+    opened = Source(str(path))
     return b"".join(opened.blocks()), [warning.code for warning in opened.warnings]
 
 
@@ -52,13 +52,13 @@ def test_a_whole_file_is_read_without_a_warning(content: bytes, tmp_path: Path) 
 def test_blocks_stay_near_a_megabyte(tmp_path: Path) -> None:
     """A file that compresses a thousandfold must not come as one block."""
     path = file(tmp_path, gzip.compress(b"[" + b" " * 30_000_000, 1))
-    blocks = [len(block) for block in Source(path).blocks()]
+    blocks = [len(block) for block in Source(str(path)).blocks()]
     assert (sum(blocks), max(blocks) <= 2 << 20) == (30_000_001, True)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 64])
 def test_members_may_begin_anywhere_in_a_block(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_BLOCK", size)
+    monkeypatch.setattr(source, "BLOCK_BYTES", size)
     for length in range(16):  # the second member begins at another offset each time
         members = [b"[" + b"x" * length, b"second", b"third"]
         assert read(file(tmp_path, b"".join(map(gzip.compress, members)))) == (b"".join(members), [])
@@ -66,7 +66,7 @@ def test_members_may_begin_anywhere_in_a_block(size: int, tmp_path: Path, monkey
 
 def test_a_cut_right_after_much_data_in_little_input_keeps_it_all(tmp_path: Path) -> None:
     text = b"[" + b" " * 5_000_000
-    assert read(file(tmp_path, gzip.compress(text)[:-8])) == (text, ["damaged-gzip"])
+    assert read(file(tmp_path, gzip.compress(text)[:-8])) == (text, ["damaged-compression"])
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.999])
@@ -77,14 +77,14 @@ def test_a_cut_gzip_keeps_what_precedes_the_cut(share: float, tmp_path: Path) ->
     text, warnings = read(file(tmp_path, cut))
     assert text == TEXT[: len(text)]
     assert len(text) >= len(expected) - 8  # decoders differ in how much of the last code they give
-    assert warnings == ["damaged-gzip"]
+    assert warnings == ["damaged-compression"]
 
 
 def test_a_gzip_cut_in_its_second_member_keeps_the_first(tmp_path: Path) -> None:
     text, warnings = read(file(tmp_path, gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:], 1)[:1000]))
     assert text.startswith(TEXT[:500])
     assert TEXT.startswith(text)
-    assert warnings == ["damaged-gzip"]
+    assert warnings == ["damaged-compression"]
 
 
 def test_a_gzip_damaged_in_the_middle_keeps_what_precedes(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_gzip_damaged_in_the_middle_keeps_what_precedes(tmp_path: Path) -> Non
     whole[middle : middle + 2000] = b"\xff" * 2000
     text, warnings = read(file(tmp_path, bytes(whole)))
     assert text[:1_000_000] == TEXT[:1_000_000]
-    assert warnings == ["damaged-gzip"]
+    assert warnings == ["damaged-compression"]
 
 
 def test_a_wrong_checksum_is_damage(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_wrong_checksum_is_damage(tmp_path: Path) -> None:
     text, warnings = read(file(tmp_path, bytes(whole)))
     assert text == TEXT[: len(text)]
     assert len(text) >= len(TEXT) - (1 << 20)
-    assert warnings == ["damaged-gzip"]
+    assert warnings == ["damaged-compression"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_wrong_checksum_is_damage(tmp_path: Path) -> None:
     [
         (b"", "empty"),
         (gzip.compress(b"", mtime=0), "holds no data"),
-        (b"\x1f\x8b", "no data"),
+        (b"\x1f\x8b", "damaged at its start"),
         (b"\x1f\x8b\x08\x00" + b"\xff" * 200, "damaged at its start"),
         (bytes(range(256)) * 20, "binary data"),
         (gzip.compress(bytes(range(256)) * 20, mtime=0), "binary data"),

@@ -14,19 +14,12 @@ from stepscope.pipeline.load import kineto
 from stepscope.trace import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from stepscope.pipeline.load.kineto import Args
 
-_TABLES: Mapping[str, Mapping[str, schema.Column]] = {
-    "kernels": schema.KERNELS,
-    "launches": schema.LAUNCHES,
-    "ops": schema.OPS,
-    "annotations": schema.ANNOTATIONS,
-    "frames": schema.FRAMES,
-}
 _TABLE_OF = {
     "kernel": "kernels",
     "memcpy": "kernels",
@@ -67,7 +60,7 @@ class Columns:
         self.rejected = 0
         self._threads = _Threads()
         self._exact = False
-        self._parts: dict[str, list[pl.DataFrame]] = {name: [] for name in _TABLES}
+        self._parts: dict[str, list[pl.DataFrame]] = {name: [] for name in schema.TABLES}
 
     def take(self, text: bytes) -> bool:
         """Decode comma-separated events and keep them; keep nothing and return False where that fails."""
@@ -100,11 +93,11 @@ class Columns:
         starts = [part["start_ns"].to_numpy() for parts in self._parts.values() for part in parts]
         origin = min((int(column[column > 0].min()) for column in starts if (column > 0).any()), default=0)
         del starts
-        return {name: self._table(name, origin) for name in _TABLES}
+        return {name: self._table(name, origin) for name in schema.TABLES}
 
     def _table(self, name: str, origin: int) -> pl.DataFrame:
         """Join a table's parts, and let go of them, so that no more than one table is held twice."""
-        empty = pl.DataFrame(schema=schema.polars_schema(_TABLES[name]))
+        empty = pl.DataFrame(schema=schema.polars_schema(schema.TABLES[name]))
         table = pl.concat([empty, *self._parts.pop(name)], rechunk=True)
         table = table.with_columns(pl.col("start_ns") - origin)
         return table if table["start_ns"].is_sorted() else table.sort("start_ns", maintain_order=True)
@@ -141,7 +134,7 @@ class Columns:
         if table == "ops":
             data["input_dims"] = [_recorded(a.input_dims) for a in args]
             data["input_types"] = [_recorded(a.input_types) for a in args]
-        columns = schema.polars_schema(_TABLES[table])
+        columns = schema.polars_schema(schema.TABLES[table])
         self._parts[table].append(pl.DataFrame({name: data[name] for name in columns}, schema=columns, strict=False))
 
     def _times(self, spans: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:

@@ -1,26 +1,33 @@
-"""The bytes of a trace file, decompressed and in blocks, and what a file is when it is not a trace."""
+"""The bytes of a trace, wherever it lies, decompressed and in blocks; and what a file is when it is not a trace."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isal import isal_zlib
-from isal.igzip_lib import IsalError
+import fsspec
+import zstandard
 
-from stepscope.errors import NotATraceError
+from stepscope.errors import NotATraceError, UsageError
+from stepscope.pipeline.load.gunzip import GZIP_MAGIC, DamagedGzipError, gunzip
+from stepscope.pipeline.load.prefetch import prefetched
 from stepscope.trace import TraceWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+    from typing import BinaryIO
 
-_BLOCK = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WINDOW = 31  # zlib's number for "a gzip header, 32 kB window"
+BLOCK_BYTES = 1 << 20
+STDIN = "-"
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _OTHER_FORMATS = (
-    (b"\x28\xb5\x2f\xfd", "a zstd file; decompress it first"),
+    (GZIP_MAGIC, "gzip data within compressed data; decompress it once first"),
+    (_ZSTD_MAGIC, "zstd data within compressed data; decompress it once first"),
     (b"PK\x03\x04", "a zip archive; unpack it first"),
     (b"SQLite format 3", "an SQLite database (an Nsight Systems export?)"),
     (b"\x7fELF", "a compiled program"),
@@ -30,66 +37,113 @@ _OTHER_FORMATS = (
 
 @dataclass(slots=True)
 class Source:
-    """A trace file, read once from front to back."""
+    """A trace, read once from front to back: a local file, `-` for stdin, or a URL that fsspec knows."""
 
-    path: Path
+    location: str
     warnings: list[TraceWarning] = field(default_factory=list)
+    bytes_read: int = 0
+    """Bytes read so far, as they lie on disk."""
+    size: int | None = None
+    """Bytes as they lie on disk; None where that is not known before the end."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file that can be looked at again."""
+        return self.location != STDIN and not is_url(self.location)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the decompressed file in blocks of about 1 MB.
+        """Yield the decompressed text in blocks of about 1 MB; decompression runs ahead in a thread of its own.
 
-        A damaged or cut gzip stream yields everything before the damage and leaves a warning.
+        A damaged or cut stream yields everything before the damage and leaves a warning.
+
+        Raises:
+            UsageError: it cannot be opened or read.
+            NotATraceError: it is empty, or is something else.
         """
-        with self.path.open("rb") as file:
-            first = file.read(_BLOCK)
+        with self._opened() as file:
+            compressed = self._read(file)
+            first = next(compressed, b"")
             if not first:
-                raise NotATraceError(f"{self.path}: the file is empty, not a profiler trace")
-            compressed = iter(lambda: file.read(_BLOCK), b"")
-            is_gzip = first.startswith(_GZIP_MAGIC)
-            blocks = self._gunzip(first, compressed) if is_gzip else chain((first,), compressed)
+                raise NotATraceError(f"{self.location}: the file is empty, not a profiler trace")
+            blocks: Iterator[bytes] = chain((first,), compressed)
+            if first.startswith(GZIP_MAGIC):
+                blocks = prefetched(self._gunzipped(blocks))
+            elif first.startswith(_ZSTD_MAGIC):
+                blocks = prefetched(self._unzstd(blocks))
             start = next(blocks)
             self._refuse_other_formats(start)
             yield start
             yield from blocks
 
-    def _gunzip(self, first: bytes, compressed: Iterator[bytes]) -> Iterator[bytes]:
-        stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
-        pending = first
-        data = b""
-        is_first = True
-        ended = False
-        try:
-            while not ended and (pending or data):  # a stream may hold more data than its last input gave
-                data = stream.decompress(pending, _BLOCK)
-                pending = stream.unused_data if stream.eof else stream.unconsumed_tail
-                if data:
-                    is_first = False
-                    yield data
-                if stream.eof:
-                    if len(pending) < len(_GZIP_MAGIC):
-                        pending += next(compressed, b"")
-                    ended = not pending.startswith(_GZIP_MAGIC)  # padding after the last member is legal
-                    stream = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
-                elif not pending:
-                    pending = next(compressed, b"")
-        except IsalError as error:  # type: ignore[misc] # isal's stubs do not say that it is an exception
-            if is_first:
-                raise NotATraceError(f"{self.path}: the gzip data is damaged at its start ({error})") from error
-            self._cut(f"the gzip data is damaged ({error}); what precedes the damage was read, but for its last MB")
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        if self.location == STDIN:
+            yield sys.stdin.buffer
             return
-        if is_first:
-            raise NotATraceError(f"{self.path}: the gzip file holds no data, so it is not a profiler trace")
-        if not ended:
-            self._cut("the gzip data ends early; everything before the cut was read")
+        try:
+            opened = fsspec.open(self.location, "rb").open() if is_url(self.location) else _local(self.location)
+            self.size = getattr(opened, "size", None) if is_url(self.location) else Path(self.location).stat().st_size
+        except (OSError, ImportError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UsageError(f"{self.location}: cannot be opened ({reason})") from error
+        with opened as file:
+            yield file
 
-    def _cut(self, message: str) -> None:
-        self.warnings.append(TraceWarning("damaged-gzip", message, spoils_totals=True))
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        while block := file.read(BLOCK_BYTES):
+            self.bytes_read += len(block)
+            yield block
+
+    def _gunzipped(self, compressed: Iterator[bytes]) -> Iterator[bytes]:
+        stream = gunzip(compressed)
+        found = False
+        try:
+            for block in stream:
+                found = True
+                yield block
+        except DamagedGzipError as error:
+            if not found:
+                raise NotATraceError(f"{self.location}: the gzip data is damaged at its start ({error})") from error
+            self._damaged(f"the gzip data {error}; everything before that was read")
+        if not found:
+            raise NotATraceError(f"{self.location}: the gzip file holds no data, so it is not a profiler trace")
+
+    def _unzstd(self, compressed: Iterator[bytes]) -> Iterator[bytes]:
+        stream = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
+        found = False
+        try:
+            for block in compressed:
+                data = stream.decompress(block)
+                if data:
+                    found = True
+                    yield data
+        except zstandard.ZstdError as error:
+            if not found:
+                raise NotATraceError(f"{self.location}: the zstd data is damaged at its start ({error})") from error
+            self._damaged(f"the zstd data is damaged ({error}); everything before that was read")
+            return
+        if not found:
+            raise NotATraceError(f"{self.location}: the zstd file holds no whole block, so nothing can be read of it")
+        if not stream.eof:
+            self._damaged("the zstd data ends early; everything before that was read")
+
+    def _damaged(self, message: str) -> None:
+        self.warnings.append(TraceWarning("damaged-compression", message, spoils_totals=True))
 
     def _refuse_other_formats(self, data: bytes) -> None:
         for magic, what in _OTHER_FORMATS:
             if data.startswith(magic):
-                raise NotATraceError(f"{self.path}: not a profiler trace: it looks like {what}")
+                raise NotATraceError(f"{self.location}: not a profiler trace: it looks like {what}")
         text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
         if not text.startswith((b"{", b"[")):
             what = "binary data" if b"\0" in data[:4096] else "text that is not JSON"
-            raise NotATraceError(f"{self.path}: not a profiler trace: it looks like {what}")
+            raise NotATraceError(f"{self.location}: not a profiler trace: it looks like {what}")
+
+
+def is_url(location: str) -> bool:
+    """Tell whether a location is for fsspec: `s3://…`, `https://…`."""
+    return "://" in location
+
+
+def _local(location: str) -> BinaryIO:
+    return Path(location).open("rb")

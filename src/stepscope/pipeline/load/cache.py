@@ -1,0 +1,132 @@
+"""Traces that were read before, as Arrow files in the user's cache folder.
+
+A trace is known by its path, size, modification time and a hash of its first, last and 64 sampled blocks. What cannot
+be read back is read anew; what cannot be kept is not. Oldest entries go when the cache is full.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import platformdirs
+import polars as pl
+
+from stepscope.trace import Trace, TraceWarning, schema
+from stepscope.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIN_FILE_BYTES = 16 << 20
+"""Smaller files are read about as fast as their cached columns are found."""
+LIMIT_BYTES = 4 << 30
+SAMPLED_BLOCKS = 64
+_BLOCK_BYTES = 4096
+_FACTS = "facts.json"
+
+
+class _Facts(msgspec.Struct):
+    """What a trace holds besides its tables."""
+
+    file_bytes: int
+    event_count: int
+    threads: list[tuple[str, str]]
+    header: dict[str, Any]
+    rank: int | None
+    device_name: str | None
+    warnings: list[TraceWarning]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A folder with an entry a trace."""
+
+    folder: Path = field(default_factory=lambda: Path(platformdirs.user_cache_dir("stepscope")) / "traces")
+    limit_bytes: int = LIMIT_BYTES
+    min_file_bytes: int = MIN_FILE_BYTES
+
+    def find(self, path: str) -> Trace | None:
+        """Return the trace of a file that was kept and has not changed since."""
+        try:
+            entry = self.folder / _key(Path(path))
+            facts = msgspec.json.decode((entry / _FACTS).read_bytes(), type=_Facts)
+            tables = {name: pl.read_ipc(entry / f"{name}.arrow") for name in schema.TABLES}
+            os.utime(entry)  # the latest used is the last to go
+        except (OSError, msgspec.MsgspecError, pl.exceptions.PolarsError):
+            return None
+        if any(tables[name].schema != schema.polars_schema(columns) for name, columns in schema.TABLES.items()):
+            return None
+        return Trace(
+            path=path,
+            file_bytes=facts.file_bytes,
+            event_count=facts.event_count,
+            threads=tuple(facts.threads),
+            header=facts.header,
+            rank=facts.rank,
+            device_name=facts.device_name,
+            warnings=tuple(facts.warnings),
+            **tables,
+        )
+
+    def keep(self, trace: Trace) -> None:
+        """Write a trace's columns beside what is there; a full or unwritable disk only means that nothing is kept."""
+        if trace.file_bytes < self.min_file_bytes:
+            return
+        facts = _Facts(
+            file_bytes=trace.file_bytes,
+            event_count=trace.event_count,
+            threads=list(trace.threads),
+            header=dict(trace.header),
+            rank=trace.rank,
+            device_name=trace.device_name,
+            warnings=list(trace.warnings),
+        )
+        new = None
+        try:
+            entry = self.folder / _key(Path(trace.path))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            new = Path(tempfile.mkdtemp(dir=self.folder, prefix="."))
+            for name in schema.TABLES:
+                getattr(trace, name).write_ipc(new / f"{name}.arrow")
+            (new / _FACTS).write_bytes(msgspec.json.encode(facts))
+            new.rename(entry)
+            self._make_room(entry)
+        except (OSError, pl.exceptions.PolarsError):
+            if new is not None:
+                shutil.rmtree(new, ignore_errors=True)
+
+    def _make_room(self, newest: Path) -> None:
+        entries = sorted(self._entries(), key=lambda entry: entry.stat().st_mtime)
+        sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
+        total = sum(sizes.values())
+        for entry in entries:
+            if total <= self.limit_bytes:
+                return
+            if entry != newest or len(entries) == 1:
+                total -= sizes[entry]
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def _entries(self) -> Iterator[Path]:
+        with suppress(OSError):
+            yield from (entry for entry in self.folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _key(path: Path) -> str:
+    """Return what a file is known by; stepscope's version is part of it, so that no other's columns are read."""
+    status = path.stat()
+    digest = hashlib.blake2b(digest_size=20)
+    digest.update(f"{__version__}\0{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    with path.open("rb") as file:
+        last = max(status.st_size - _BLOCK_BYTES, 0)
+        for number in range(SAMPLED_BLOCKS + 2):  # the first, the last, and 64 between
+            file.seek(last * number // (SAMPLED_BLOCKS + 1))
+            digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()

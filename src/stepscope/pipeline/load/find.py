@@ -1,0 +1,33 @@
+"""Which files a path names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.errors import NotATraceError, UsageError
+from stepscope.pipeline.load.source import STDIN, is_url
+
+_SUFFIXES = (".json", ".json.gz", ".json.zst")
+
+
+def find_traces(path: str | Path) -> list[str]:
+    """Return what a path names: itself (also `-` for stdin, and a URL), or every `.json`, `.json.gz` and `.json.zst`
+    file below a folder.
+
+    Raises:
+        UsageError: the path does not exist.
+        NotATraceError: the folder holds no file that could be a trace.
+    """  # noqa: D205 -- the summary needs both lines
+    if is_folder(path):
+        found = sorted(entry for entry in Path(path).rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
+        if not found:
+            raise NotATraceError(f"{path}: the folder holds no trace (no {', '.join(_SUFFIXES)} file)")
+        return [str(entry) for entry in found]
+    if str(path) != STDIN and not is_url(str(path)) and not Path(path).exists():
+        raise UsageError(f"{path}: no such file or folder")
+    return [str(path)]
+
+
+def is_folder(path: str | Path) -> bool:
+    """Tell whether a path names a folder of traces."""
+    return not is_url(str(path)) and Path(path).is_dir()

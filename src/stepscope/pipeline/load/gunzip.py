@@ -1,0 +1,67 @@
+"""Gzip in a stream: several members, and everything that comes before damage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+_WINDOW = 31  # zlib's number for "a gzip header, 32 kB window"
+_PIECE_BYTES = 1 << 15
+"""Output of one call: what a damaged call has decoded is lost, so that no more than this is."""
+_BLOCK_PIECES = 32
+
+
+class DamagedGzipError(Exception):
+    """The data is damaged or ends early; the message completes "the gzip data …"."""
+
+
+def gunzip(compressed: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the decompressed data in blocks of about 1 MB, all members one after another.
+
+    Raises:
+        DamagedGzipError: after everything that could be decompressed has been yielded.
+    """
+    pieces: list[bytes] = []
+    damage = None
+    try:
+        for piece in _pieces(compressed):
+            pieces.append(piece)
+            if len(pieces) == _BLOCK_PIECES:
+                yield b"".join(pieces)
+                pieces.clear()
+    except DamagedGzipError as error:
+        damage = error
+    if pieces:
+        yield b"".join(pieces)
+    if damage is not None:
+        raise damage
+
+
+def _pieces(compressed: Iterator[bytes]) -> Iterator[bytes]:
+    stream = isal_zlib.decompressobj(wbits=_WINDOW)
+    pending = next(compressed, b"")
+    data = b""
+    try:
+        while pending or data:  # a stream may hold more data than its last input gave
+            data = stream.decompress(pending, _PIECE_BYTES)
+            pending = stream.unused_data if stream.eof else stream.unconsumed_tail
+            if data:
+                yield data
+            if stream.eof:
+                if len(pending) < len(GZIP_MAGIC):
+                    pending += next(compressed, b"")
+                if not pending.startswith(GZIP_MAGIC):  # padding after the last member is legal
+                    return
+                stream = isal_zlib.decompressobj(wbits=_WINDOW)
+            elif not pending:
+                pending = next(compressed, b"")
+    except IsalError as error:  # type: ignore[misc] # isal's stubs do not say that it is an exception
+        raise DamagedGzipError(f"is damaged ({error})") from error
+    raise DamagedGzipError("ends early")
