@@ -86,7 +86,7 @@ def _examine(
 ) -> Examined:
     linked = link(trace)
     steps = find_steps(linked)
-    warnings = check_health(linked, steps)
+    warnings = check_health(linked, steps, deployment.spec.num_hidden_layers if deployment.spec else None)
     attributed = attribute(linked, steps)
     gpu = find_gpu(gpu_name, trace.device_name)
     timeline = Timeline(linked, steps)

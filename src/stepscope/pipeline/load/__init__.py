@@ -20,6 +20,7 @@ from stepscope.pipeline.load.header import (
     trailer_keys,
 )
 from stepscope.pipeline.load.listener import Listener, Silent
+from stepscope.pipeline.load.overrun import without_overruns
 from stepscope.pipeline.load.scanner import Header, MissingEventsError, scan
 from stepscope.pipeline.load.source import Source
 from stepscope.trace import Trace, TraceWarning
@@ -73,6 +74,7 @@ def _read(source: Source, listener: Listener) -> Trace:
     if not columns.event_count:
         raise NotATraceError(f"{location}: not a profiler trace: its list of events is empty or holds no trace events")
     tables = columns.tables()
+    tables["kernels"], overruns = without_overruns(tables["kernels"])
     return Trace(
         path=location,
         file_bytes=source.bytes_read,
@@ -81,7 +83,7 @@ def _read(source: Source, listener: Listener) -> Trace:
         header=header,
         rank=rank_of(header, PurePath(location).name),
         device_name=device_name(header, set(tables["kernels"]["device"].drop_nulls().unique())),
-        warnings=(*source.warnings, *_damage(columns.rejected, complete=complete, second=second)),
+        warnings=(*source.warnings, *_damage(columns.rejected, overruns, complete=complete, second=second)),
         **tables,
     )
 
@@ -106,11 +108,14 @@ def _garbage_collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _damage(rejected: int, *, complete: bool, second: bool) -> Iterator[TraceWarning]:
+def _damage(rejected: int, overruns: int, *, complete: bool, second: bool) -> Iterator[TraceWarning]:
     if rejected:
         yield TraceWarning(
             "damaged-events", "events that could not be decoded were left out", rejected, spoils_totals=True
         )
+    if overruns:
+        message = "kernels that would run over many later ones of their stream were left out of every sum"
+        yield TraceWarning("overrunning-durations", message, overruns, spoils_totals=True)
     if not complete:
         yield TraceWarning(
             "cut-file", "the file ends inside its list of events; what precedes the cut was read", spoils_totals=True

@@ -1,0 +1,135 @@
+"""The quality gate: what this trace can and cannot answer. It runs before any finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.pipeline.health.gpu_rows import missing_gpu_rows
+from stepscope.pipeline.link import NONE, innermost
+from stepscope.trace import TraceWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Steps
+
+FEW_STEPS = 3
+"""Fewer steps than this show no spread."""
+MOST_LAUNCHES = 0.5
+"""Share of the launches that must lie in a Python function; a few do in every trace, from the profiler's own code."""
+OVERLAP_NS = 20_000
+"""Kernels of one stream overlap by up to 13 µs with programmatic launch; more was not recorded right."""
+UNSTABLE = 1.5
+"""Steps of one phase and batch whose numbers of kernels differ by this factor do not do the same work."""
+
+
+def check_health(linked: Linked, steps: Steps, layers: int | None) -> list[TraceWarning]:
+    """Return what a reader must know before believing numbers from this trace, the loader's warnings first.
+
+    Args:
+        linked: the trace.
+        steps: its steps.
+        layers: the model's layers, each of which has at least one kernel in a step; None where not known.
+    """
+    return [
+        *linked.trace.warnings,
+        *missing_gpu_rows(linked, steps),
+        *_steps(linked, steps, layers),
+        *_recording(linked, steps),
+    ]
+
+
+def has_stacks(linked: Linked) -> bool:
+    """Whether most launches were recorded with the Python functions around them."""
+    frames, launches = linked.trace.frames, linked.trace.launches
+    if not frames.height or not launches.height:
+        return False
+    around = innermost(
+        frames["thread"].to_numpy(),
+        frames["start_ns"].to_numpy(),
+        (frames["start_ns"] + frames["duration_ns"]).to_numpy(),
+        launches["thread"].to_numpy(),
+        launches["start_ns"].to_numpy(),
+    )
+    return bool((around != NONE).mean() > MOST_LAUNCHES)
+
+
+def has_shapes(linked: Linked) -> bool:
+    """Whether any op has the shapes of its inputs."""
+    dims = linked.trace.ops["input_dims"]
+    return bool(dims.null_count() < dims.len())
+
+
+def _steps(linked: Linked, steps: Steps, layers: int | None) -> Iterator[TraceWarning]:
+    if not linked.kernels.height:
+        return
+    if steps.is_capture:
+        message = "a graph was captured while recording: what was launched into it did not run, and has no GPU rows"
+        yield TraceWarning("graph-capture", message)
+    elif not steps.annotated:
+        yield TraceWarning("no-step-annotations", "nothing marks a step, so the whole recording stands for one")
+    elif len(steps.steps) < FEW_STEPS:
+        yield TraceWarning("few-steps", "fewer than three steps: no spread can be told", len(steps.steps))
+    if steps.hole_ns:
+        message = (
+            f"{steps.hole_ns / 1e6:.1f} ms at the start, in which the host waited for unrecorded work, are left out"
+        )
+        yield TraceWarning("hole-at-start", message)
+    if steps.annotated:
+        yield from _kernels_per_step(steps, layers)
+
+
+def _kernels_per_step(steps: Steps, layers: int | None) -> Iterator[TraceWarning]:
+    counts = np.bincount(steps.step_of_kernel[steps.step_of_kernel >= 0], minlength=len(steps.steps))
+    few = int(((counts > 0) & (counts < layers)).sum()) if layers is not None else 0
+    if few:
+        message = f"steps have fewer kernels than the model has layers ({layers}): much of their work was not recorded"
+        yield TraceWarning("fewer-kernels-than-layers", message, few, spoils_totals=True)
+    like: dict[object, list[int]] = {}
+    for step, count in zip(steps.steps, counts.tolist(), strict=True):
+        if count and step.batch_size is not None:
+            like.setdefault((step.phase, step.batch_size), []).append(count)
+    unstable = sum(max(group) > UNSTABLE * count for group in like.values() for count in group)
+    if unstable:
+        message = "steps have far fewer kernels than others of the same phase and batch; medians mix different work"
+        yield TraceWarning("unstable-steps", message, unstable)
+
+
+def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
+    if not linked.kernels.height:
+        return
+    if not has_shapes(linked):
+        yield TraceWarning("no-shapes", "input shapes were not recorded (record_shapes=True records them)")
+    if has_stacks(linked):
+        message = "Python stacks were recorded, which slows the host: gaps and launch times include the profiler's cost"
+        yield TraceWarning("stacks-slow-host", message)
+        if not _has_modules(linked):
+            yield TraceWarning("no-modules", "modules were not recorded (with_modules=True records them)")
+    else:
+        yield TraceWarning("no-stacks", "Python stacks were not recorded (with_stack=True records them)")
+    overlapping = _overlaps(linked)
+    if overlapping:
+        message = (
+            "kernels overlap the next of their stream by more than 20 µs; their own durations are not to be trusted"
+        )
+        yield TraceWarning("overlapping-kernels", message, overlapping)
+    outside = int((steps.step_of_kernel < 0).sum())
+    if outside:
+        yield TraceWarning(
+            "outside-steps", "GPU rows belong to no step (queued or launched outside every step)", outside
+        )
+
+
+def _has_modules(linked: Linked) -> bool:
+    return bool(linked.trace.frames["name"].cast(pl.String).str.starts_with("nn.Module").any())
+
+
+def _overlaps(linked: Linked) -> int:
+    """Count kernels that end more than 20 µs after the next one of their stream has begun."""
+    ends = pl.col("start_ns") + pl.col("duration_ns")
+    early = ends - pl.col("start_ns").shift(-1).over("device", "stream")
+    return int(linked.kernels.select((early > OVERLAP_NS).sum()).item())
