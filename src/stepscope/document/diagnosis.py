@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 class Severity(StrEnum):
-    """How much a finding matters, by the larger of its two gains; see `of_gain`."""
+    """How much a finding matters, by the larger of its two gains."""
 
     CRITICAL = "critical"
     MAJOR = "major"

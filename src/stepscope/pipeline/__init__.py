@@ -14,7 +14,7 @@ from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
-from stepscope.pipeline.health import check_health, has_stacks
+from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.load import find_traces, load
 from stepscope.pipeline.steps import find_steps
@@ -100,11 +100,12 @@ def _examine(
     attributed = attribute(linked, steps)
     gpu = find_gpu(gpu_name, trace.device_name)
     timeline = Timeline(linked, steps)
+    stacks = has_stacks(linked)
     cases = [
         Case(
             phase=phase,
             step_indices=indices,
-            step=steps.steps[indices[0]],
+            step=steps.typical(indices),
             linked=linked,
             groups=attributed.of_phase(phase),
             timeline=timeline,
@@ -112,7 +113,8 @@ def _examine(
             deployment=deployment,
             gpu=gpu,
             sources=sources,
-            has_stacks=has_stacks(linked),
+            has_stacks=stacks,
+            complete=is_complete(warnings),
         )
         for phase, indices in steps.steady_phases().items()
     ]

@@ -11,7 +11,7 @@ from stepscope.pipeline.link import NONE, innermost
 from stepscope.trace import TraceWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Steps
@@ -27,6 +27,11 @@ STARTS_WORK = r"LaunchKernel|GraphLaunch|LaunchCooperativeKernel"
 def check_health(linked: Linked, steps: Steps) -> list[TraceWarning]:
     """Return what a reader must know before believing numbers from this trace, the loader's warnings first."""
     return [*linked.trace.warnings, *_gpu_rows(linked, steps), *_steps(linked, steps), *_recording(linked, steps)]
+
+
+def is_complete(warnings: Iterable[TraceWarning]) -> bool:
+    """Whether idle time and totals can be believed."""
+    return not any(warning.spoils_totals for warning in warnings)
 
 
 def has_stacks(linked: Linked) -> bool:
@@ -86,14 +91,14 @@ def _replays_in_part(linked: Linked, steps: Steps) -> int:
         return 0
     launches = linked.trace.launches
     sizes = np.bincount(linked.kernels["launch"].drop_nulls().to_numpy(), minlength=launches.height)
-    is_replay = launches["name"].cast(pl.String).str.contains("GraphLaunch").to_numpy()
+    replays = np.flatnonzero(launches["name"].cast(pl.String).str.contains("GraphLaunch").to_numpy())
     begins = np.array([step.host_start_ns for step in steps.steps], dtype=np.int64)
-    step_of_launch = np.searchsorted(begins, launches["start_ns"].to_numpy(), side="right") - 1
+    # launches are in order of start, so each step's replays lie together, after those before the first step
+    first_of_step = np.searchsorted(launches["start_ns"].to_numpy()[replays], begins, side="left")
     like: dict[object, list[int]] = {}
-    for index, step in enumerate(steps.steps):
-        replays = sizes[is_replay & (step_of_launch == index)].tolist()
-        for place, size in enumerate(replays if step.batch_size is not None else []):
-            like.setdefault((step.phase, step.batch_size, len(replays), place), []).append(size)
+    for step, of_step in zip(steps.steps, np.split(sizes[replays], first_of_step)[1:], strict=True):
+        for place, size in enumerate(of_step.tolist() if step.batch_size is not None else []):
+            like.setdefault((step.phase, step.batch_size, of_step.size, place), []).append(size)
     return sum(size < max(group) for group in like.values() for size in group)
 
 

@@ -92,6 +92,11 @@ class Steps:
                 phases.setdefault(step.phase, []).append(index)
         return phases
 
+    def typical(self, indices: Sequence[int]) -> Step:
+        """Return the step of the median batch size among these; of those that share it, one from the middle."""
+        by_batch = sorted(indices, key=lambda index: self.steps[index].batch_size or 0)
+        return self.steps[by_batch[len(by_batch) // 2]]
+
     def steady_phases(self) -> dict[Phase, list[int]]:
         """Return the steps of each phase that figures are taken from: without the first, where enough remain.
 
@@ -157,7 +162,10 @@ def _torch_step(name: str, start: int) -> Step | None:
 
 def _without_hole(linked: Linked, step: Ints) -> tuple[Ints, int]:
     """Take the GPU work before an unrecorded stretch out of the first step; return the stretch's length in ns."""
-    first = step == step[step >= 0].min(initial=0)
+    in_steps = step[step >= 0]
+    if not in_steps.size:
+        return step, 0
+    first = step == in_steps.min()  # not 0: of the first step marked, nothing may be recorded
     start = linked.kernels["start_ns"].to_numpy()
     end = start + linked.kernels["duration_ns"].to_numpy()
     gap_starts, gap_ends = intervals.gaps(start[first], end[first])

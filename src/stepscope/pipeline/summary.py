@@ -12,6 +12,7 @@ from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
+from stepscope.pipeline.health import is_complete
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Examined:
     @property
     def complete(self) -> bool:
         """Whether idle time and totals can be believed."""
-        return not any(warning.spoils_totals for warning in self.warnings)
+        return is_complete(self.warnings)
 
 
 def summarise(index: int, examined: Examined, deployment: Deployment) -> document.Diagnosis:
@@ -61,7 +62,7 @@ def summarise(index: int, examined: Examined, deployment: Deployment) -> documen
         breakdown=[row for case in examined.cases for row in _breakdown(index, examined, case)],
         findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
         ruled_out=list(_ruled_out(index, examined)),
-        could_not_check=list(_could_not_check(examined)),
+        could_not_check=list(dict.fromkeys(_could_not_check(examined))),  # phases often lack the same
     )
 
 
@@ -75,7 +76,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
         breakdown=[row for part in parts for row in part.breakdown],
         findings=in_order([finding for part in parts for finding in part.findings]),
         ruled_out=[row for part in parts for row in part.ruled_out],
-        could_not_check=[row for part in parts for row in part.could_not_check],
+        could_not_check=list(dict.fromkeys(row for part in parts for row in part.could_not_check)),
     )
 
 
@@ -156,14 +157,18 @@ def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, fl
     start = kernels["start_ns"].to_numpy()
     end = start + kernels["duration_ns"].to_numpy()
     step = examined.steps.step_of_kernel
-    chosen = examined.steps.rows(case.step_indices)
     count = len(examined.steps.steps)
+    rows_of_class: dict[str, list[NDArray[np.int64]]] = {}
+    for group in case.groups:
+        rows = group.rows[np.isin(group.step_of_row, case.step_indices)]
+        if rows.size:
+            rows_of_class.setdefault(group.kernel_class, []).append(rows)
     times = {}
-    for kernel_class in np.unique(examined.attributed.class_of_kernel[chosen]):
-        mine = chosen & (examined.attributed.class_of_kernel == kernel_class)
+    for kernel_class, parts in rows_of_class.items():
+        mine = np.concatenate(parts)
         covered = intervals.covered_by_group(start[mine], end[mine], step[mine], count)[list(case.step_indices)]
         calls = np.bincount(step[mine], minlength=count)[list(case.step_indices)]
-        times[str(kernel_class)] = (float(np.median(covered)) / 1e3, float(np.median(calls)))
+        times[kernel_class] = (float(np.median(covered)) / 1e3, float(np.median(calls)))
     return times
 
 

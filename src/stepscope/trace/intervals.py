@@ -93,10 +93,11 @@ def time_covered_before(times: Ints, starts: Ints, ends: Ints) -> Ints:
 def difference(starts: Ints, ends: Ints, other_starts: Ints, other_ends: Ints) -> tuple[Ints, Ints]:
     """Return the time covered by the first set of intervals and not by the second, merged."""
     starts, ends = union(starts, ends)
-    other_starts, other_ends = union(other_starts, other_ends)
-    cuts = np.unique(np.concatenate((starts, ends, other_starts, other_ends)))
-    if cuts.size == 0:
+    if starts.size == 0:
         return starts, ends
+    other_starts, other_ends = union(other_starts, other_ends)
+    cuts = np.concatenate((starts, ends, other_starts, other_ends))
+    cuts.sort()  # equal cuts make empty intervals, which `union` drops; np.unique is ten times slower here
     low, high = cuts[:-1], cuts[1:]
     in_first = _contains(starts, ends, low)
     in_second = _contains(other_starts, other_ends, low)

@@ -98,13 +98,7 @@ class Attributed:
 
 def attribute(linked: Linked, steps: Steps) -> Attributed:
     """Classify every kernel and group those that do the same work."""
-    named = linked.kernels.select("name", "kind").unique()
-    classes = {
-        (name, kind): kernel_class(kind, name)
-        for name, kind in named.select(pl.col("name").cast(pl.String), pl.col("kind").cast(pl.String)).rows()
-    }
-    keys = zip(linked.kernels["name"].cast(pl.String), linked.kernels["kind"].cast(pl.String), strict=True)
-    class_of_kernel = np.array([classes[key] for key in keys] or [], dtype=np.str_)
+    class_of_kernel = _classes(linked.kernels.select("name", "kind"))
     duration = linked.kernels["duration_ns"].to_numpy()
     steady = steps.steady_phases()
     phases = [
@@ -113,6 +107,15 @@ def attribute(linked: Linked, steps: Steps) -> Attributed:
     ]
     groups = [group for phase in phases for group in _groups(linked, steps, phase)]
     return Attributed(class_of_kernel, tuple(sorted(groups, key=lambda group: -group.time_us_per_step)))
+
+
+def _classes(kernels: pl.DataFrame) -> NDArray[np.str_]:
+    """Return the class of each kernel; a trace has millions of them and a few hundred names."""
+    named = kernels.unique(maintain_order=True)
+    pairs = named.select(pl.col("kind", "name").cast(pl.String)).rows()
+    classes = np.array([kernel_class(kind, name) for kind, name in pairs], dtype=np.str_)
+    numbered = kernels.join(named.with_row_index("number"), on=["name", "kind"], how="left", maintain_order="left")
+    return np.take(classes, numbered["number"].to_numpy()) if pairs else classes
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,17 @@ from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import Confidence, Fix
+from stepscope.model import match_weight
 from stepscope.pipeline.attribute.live_tokens import ONE_BLOCK_A_ROW, LiveTokens, live_tokens
 from stepscope.pipeline.cost import Transfer
-from stepscope.pipeline.detect.casts import Casts, Origin, cast_evidence, removal, slow_kernel_note
+from stepscope.pipeline.detect.casts import (
+    Casts,
+    Origin,
+    cast_evidence,
+    covered_us_per_step,
+    removal,
+    slow_kernel_note,
+)
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -120,7 +128,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
             *slow_kernel_note(evidence),
             *origin.notes,
         ],
-        time_us_per_step=casts.time_us_per_step,
+        time_us_per_step=covered_us_per_step(case, casts.groups),
         evidence=evidence,
         change=removal(case, casts.groups),
         assumption=ASSUMPTION,
@@ -155,6 +163,8 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
 def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int]) -> int | None:
     slots = case.deployment.kv_pool.slots_of_shape(shape)
     if slots is None or not moved.is_cast or shape[0] == case.step.batch_size or slots < _largest_pool(case):
+        return None
+    if match_weight(case.deployment.weights, shape) is not None:  # kv_a_proj is as wide as the pool's row
         return None
     return slots
 

@@ -36,6 +36,8 @@ from stepscope.pipeline.whatif import GRAPH_GAP_NS, Change
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import polars as pl
+
     from stepscope.pipeline.whatif import Replayed
 
 MIN_IDLE_SHARE = 0.2
@@ -55,9 +57,25 @@ ASSUMPTION = (
 )
 
 
+INCOMPLETE = Unchecked(
+    "how long the GPU idles: the trace is incomplete, so a gap may be work that was not recorded",
+    "record again, until the trace's warnings are gone",
+)
+NO_LAUNCHES = Unchecked(
+    "what the GPU waits for: its work has no launches",
+    'record the host too (torch: ProfilerActivity.CPU; SGLang: "activities": ["CPU", "GPU"])',
+)
+
+
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:
     """Find steps that wait for launches, as they are or once the largest other cause is gone."""
+    if not case.complete:
+        yield INCOMPLETE
+        return
     measured = case.measured
+    if measured.idle_share > MIN_IDLE_SHARE and not _knows_launches(case):
+        yield NO_LAUNCHES
+        return
     hidden_by = None
     if not _waits_for_host(case, measured):
         if not found:
@@ -110,8 +128,16 @@ def _waits_for_host(case: Case, steps: Replayed) -> bool:
 
 
 def _launches_per_step(case: Case) -> float:
+    return _launches(case).n_unique() / len(case.step_indices)
+
+
+def _knows_launches(case: Case) -> bool:
+    return not _launches(case).is_empty()
+
+
+def _launches(case: Case) -> pl.Series:
     rows = np.concatenate([group.rows[np.isin(group.step_of_row, case.step_indices)] for group in case.groups])
-    return case.linked.kernels["launch"].gather(rows).n_unique() / len(case.step_indices)
+    return case.linked.kernels["launch"].gather(rows).drop_nulls()
 
 
 RULE = Rule(
