@@ -238,6 +238,7 @@ class CouldNotCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What the trace cannot answer, and how to record one that can."""
 
     rule: str
+    trace: int
     missing: str
     how_to_capture: str
 

@@ -60,6 +60,8 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
         UsageError: a path or name does not exist.
         NotATraceError: a file is no trace, or a folder holds none.
     """
+    if not paths:
+        raise UsageError("no trace given")
     deployment = Deployment.of(model, tp, context)
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read

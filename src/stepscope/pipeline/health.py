@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FEW_STEPS = 3
 """Fewer steps than this show no spread."""
-MOST_LAUNCHES = 0.5
-"""Share of the launches that must lie in a Python function; a few do in every trace, from the profiler's own code."""
+MOST_KERNELS = 0.5
+"""Share of the kernels that must be launched one by one from Python functions; a graph's neighbours are a few."""
 STARTS_WORK = r"LaunchKernel|GraphLaunch|LaunchCooperativeKernel"
 """Launches that always leave a row on the GPU, unless they only record a graph."""
 
@@ -35,8 +35,8 @@ def is_complete(warnings: Iterable[TraceWarning]) -> bool:
 
 
 def has_stacks(linked: Linked) -> bool:
-    """Whether most launches were recorded with the Python functions around them."""
-    frames, launches = linked.trace.frames, linked.trace.launches
+    """Whether most kernels have a launch of their own in a Python function; a graph's kernels share one."""
+    frames, launches = linked.trace.frames, linked.trace.launches[linked.kernels["launch"].drop_nulls().unique()]
     if not frames.height or not launches.height:
         return False
     around = innermost(
@@ -46,7 +46,7 @@ def has_stacks(linked: Linked) -> bool:
         launches["thread"].to_numpy(),
         launches["start_ns"].to_numpy(),
     )
-    return bool((around != NONE).mean() > MOST_LAUNCHES)
+    return bool((around != NONE).sum() > MOST_KERNELS * linked.kernels.height)
 
 
 def has_shapes(linked: Linked) -> bool:

@@ -62,7 +62,7 @@ def summarise(index: int, examined: Examined, deployment: Deployment) -> documen
         breakdown=[row for case in examined.cases for row in _breakdown(index, examined, case)],
         findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
         ruled_out=list(_ruled_out(index, examined)),
-        could_not_check=list(dict.fromkeys(_could_not_check(examined))),  # phases often lack the same
+        could_not_check=list(dict.fromkeys(_could_not_check(index, examined))),  # phases often lack the same
     )
 
 
@@ -76,7 +76,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
         breakdown=[row for part in parts for row in part.breakdown],
         findings=in_order([finding for part in parts for finding in part.findings]),
         ruled_out=[row for part in parts for row in part.ruled_out],
-        could_not_check=list(dict.fromkeys(row for part in parts for row in part.could_not_check)),
+        could_not_check=[row for part in parts for row in part.could_not_check],
     )
 
 
@@ -178,12 +178,12 @@ def _ruled_out(index: int, examined: Examined) -> Iterator[document.RuledOut]:
         yield from rule_out(case, index, times, {finding.rule for finding in detected.findings})
 
 
-def _could_not_check(examined: Examined) -> Iterator[document.CouldNotCheck]:
+def _could_not_check(index: int, examined: Examined) -> Iterator[document.CouldNotCheck]:
     if not examined.cases:
         has_gpu_events = examined.linked.kernels.height > 0
         missing, how = ("no steps", _NO_STEPS) if has_gpu_events else ("no GPU events", _NO_GPU_EVENTS)
         for rule in all_rules():
-            yield document.CouldNotCheck(rule=rule.id, missing=missing, how_to_capture=how)
+            yield document.CouldNotCheck(rule=rule.id, trace=index, missing=missing, how_to_capture=how)
     for detected in examined.detected:
         yield from detected.could_not_check
 

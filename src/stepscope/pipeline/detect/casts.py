@@ -26,7 +26,7 @@ INSTRUCTION_BOUND = 0.5
 """A large copy that reaches less than this share of the memory rate is held up by its instructions."""
 MIN_US_TO_JUDGE = 20.0
 """A shorter kernel reaches no memory rate, however good: its start and end take a µs or two, its ramps as long."""
-_INSTRUCTION_BOUND_REASON = "it is bound by instructions and not by memory"
+_INSTRUCTION_BOUND_REASON = "most likely it is bound by instructions, not by memory"
 
 
 class Origin:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SMALL_SHARE = 0.1
 """What takes less than this share of the step cannot be a major cause, however slow it is."""
 
+MUCH_IDLE = 0.2
+"""More idle time than this has a reason, and where no rule names it the host is not ruled out."""
+
 _BY_CLASS = {
     "MoE GEMM": ("moe-gemm", "grouped or fused expert GEMM"),
     "routing": ("routing", "top-k or expert-sorting"),
@@ -53,7 +56,7 @@ def rule_out(case: Case, trace: int, time_of_class: Mapping[str, float], found: 
     for hypothesis, (kernel_class, name) in _BY_CLASS.items():
         time_us = time_of_class.get(kernel_class, 0.0)
         yield verdict(hypothesis, time_us, _by_time(time_us, step_us, _none_known(name, step_us, time_of_class)))
-    yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class))
+    yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class, found))
     if "launch-bound" not in found:
         yield verdict(_HOST, case.measured.idle_us if case.complete else None, _host(case))
 
@@ -76,7 +79,7 @@ def _by_time(time_us: float, step_us: float, none: str) -> str:
     return f"{share} of the step; whether that is more than its work needs cannot be told yet"
 
 
-def _dequantisation(case: Case, time_of_class: Mapping[str, float]) -> tuple[float, str]:
+def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Collection[str]) -> tuple[float, str]:
     step_us, time_us = case.measured.step_us, time_of_class.get("quantise", 0.0)
     kernels = _by_time(time_us, step_us, _none_known("quantisation", step_us, time_of_class))
     copies = [(group, group.moved) for group in case.groups if group.moved and group.kernel_class in {"cast", "copy"}]
@@ -86,6 +89,8 @@ def _dequantisation(case: Case, time_of_class: Mapping[str, float]) -> tuple[flo
     weights = {weight.name: weight.elements / 1e6 for weight in case.deployment.weights}
     if not weights:
         copied = f"the largest copy moves {largest:,.1f} M elements; --model and --tp tell whether that is a weight"
+        if "kv-pool-cast" in found:
+            copied = "the largest copy is the KV pool's"
         return time_us, f"{copied}; {kernels}" if time_us else copied
     for group, moved in copies:  # the longest first: the largest copy may be no weight, and a smaller one be one
         match = match_elements(case.deployment.weights, moved.elements_low, moved.elements_high)
@@ -103,5 +108,9 @@ def _host(case: Case) -> str:
     measured = case.measured
     if not measured.gaps:
         return "the GPU has no gaps in the step"
-    late = f"{measured.late_gaps:,} of {measured.gaps:,} gaps end right after a launch"
-    return f"the GPU is idle for {units.share(measured.idle_share)} of the step, and {late}"
+    steps = len(case.step_indices)
+    late = f"{units.count(measured.late_gaps / steps)} of its {units.count(measured.gaps / steps)} gaps end right after"
+    idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
+    if measured.idle_share > MUCH_IDLE:
+        return f"cannot be told: {idle}, but only {late} a launch; something else on the host may hold it up"
+    return f"{idle}, and {late} a launch"

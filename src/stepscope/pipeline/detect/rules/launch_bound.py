@@ -57,6 +57,18 @@ ASSUMPTION = (
 )
 
 
+SERVED = {"prefill", "decode", "mixed"}
+"""Phases that only a server's annotations tell."""
+SERVER_FIXES = (
+    Fix(
+        what="Run decode in CUDA graphs (SGLang: drop --disable-cuda-graph, raise --cuda-graph-max-bs above the"
+        " batch; vLLM: drop --enforce-eager)",
+        kind="configuration",
+        needs="a restart, and memory for the graphs",
+    ),
+)
+GRAPH_FIX = Fix(what="Capture the step in a torch.cuda.CUDAGraph and replay it", kind="code")
+
 INCOMPLETE = Unchecked(
     "how long the GPU idles: the trace is incomplete, so a gap may be work that was not recorded",
     "record again, until the trace's warnings are gone",
@@ -85,7 +97,9 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         if not _waits_for_host(case, measured):
             return
     late = measured.late_gaps / measured.gaps
-    gaps = f"{measured.late_gaps:,} of {measured.gaps:,} gaps end right after a launch"
+    steps = len(case.step_indices)
+    gaps = f"{units.count(measured.late_gaps / steps)} of {units.count(measured.gaps / steps)} gaps a step"
+    gaps += " end right after a launch"
     if hidden_by is None:
         title = f"The GPU waits for the host in {units.share(measured.idle_share)} of the step"
         notes = [f"{gaps} ({units.share(late)})."]
@@ -110,15 +124,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         change=Change(removal(case, ()).removed, launches_free=True),
         assumption=ASSUMPTION,
         control=CONTROL,
-        fix=(
-            Fix(
-                what="Run decode in CUDA graphs (SGLang: drop --disable-cuda-graph, raise --cuda-graph-max-bs above the"
-                " batch; vLLM: drop --enforce-eager)",
-                kind="configuration",
-                needs="a restart, and memory for the graphs",
-            ),
-            Fix(what="Capture the step in a torch.cuda.CUDAGraph and replay it", kind="code"),
-        ),
+        fix=(*SERVER_FIXES, GRAPH_FIX) if case.phase in SERVED else (GRAPH_FIX,),
     )
 
 

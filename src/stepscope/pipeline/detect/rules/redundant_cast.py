@@ -31,6 +31,7 @@ from stepscope.document import Confidence, Fix
 from stepscope.model import match_elements, match_weight
 from stepscope.pipeline.attribute.dtypes import is_floating
 from stepscope.pipeline.cost import Transfer
+from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (
     Casts,
     Origin,
@@ -51,8 +52,6 @@ MIN_BYTES = 4 << 20
 """Smaller casts take about a µs each: not worth a reader's time."""
 MOST_ROWS_A_TOKEN = 16
 """A token has one row in most activations, and one for each of its experts in some."""
-MATMUL_OPS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::_scaled_mm"}
-"""Ops whose first input is an activation, so that its leading sizes follow the batch."""
 
 CONTROL = (
     "Cast the tensor once, before the first step, and use that copy; the step must get shorter by the predicted time."
@@ -71,7 +70,7 @@ UNKNOWN_WEIGHTS = Unchecked(
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find large casts of one shape that neither follow the batch nor are the pool's."""
-    following = _batch_sizes(case)
+    following = batch_sizes(case)
     groups = [group for group in case.groups if _is_redundant(case, group, following)]
     if not case.deployment.weights and any(_may_be_weight(group) for group in case.groups):
         yield UNKNOWN_WEIGHTS
@@ -149,16 +148,6 @@ def _weight(case: Case, group: WorkGroup) -> Weight | None:
     if group.moved.shape is not None:
         return match_weight(case.deployment.weights, group.moved.shape)
     return match_elements(case.deployment.weights, group.moved.elements_low, group.moved.elements_high)
-
-
-def _batch_sizes(case: Case) -> set[int]:
-    """Return the sizes that follow the batch: the rows of what is multiplied by weights, and the batch itself."""
-    sizes = {case.step.batch_size} if case.step.batch_size else set()
-    for group in case.groups:
-        if group.op in MATMUL_OPS and group.input_shapes and len(group.input_shapes[0]) > 1:
-            leading = group.input_shapes[0][:-1]
-            sizes |= {prod(leading), leading[0]}
-    return sizes
 
 
 def _follows(shape: tuple[int, ...], following: set[int], weight: Weight | None) -> bool:
