@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.samples_of_trouble import pool_cast
@@ -103,4 +104,30 @@ def test_odd_values_in_events(changes: list[tuple[int, str, Any]], tmp_path: Pat
 def test_odd_values_in_the_header(header: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text(json.dumps({**TRACE, **header}))
+    assert is_diagnosed(path)
+
+
+ENDLESS = "1" * 5000
+HOSTILE_NAMES = [
+    ("user_annotation", f"step[DECODE bs={ENDLESS}]"),
+    ("user_annotation", f"step[DECODE bs={10**30}]"),
+    ("user_annotation", f"execute_context_0(0)_generation_{ENDLESS}(sq1sk{ENDLESS})"),
+    ("user_annotation", f"execute_context_0(0)_generation_1(sq1sk{ENDLESS})"),
+    ("python_function", f"lab.py({ENDLESS}): run"),
+    ("kernel", f"unrolled_elementwise_kernel<direct_copy_kernel_cuda, std::array<char*, 2ul>, {ENDLESS}, x>"),
+]
+
+
+@pytest.mark.parametrize(("category", "name"), HOSTILE_NAMES)
+def test_endless_numbers_in_names(category: str, name: str, tmp_path: Path) -> None:
+    events = [event | {"name": name} if event["cat"] == category else event for event in TRACE["traceEvents"]]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    assert is_diagnosed(path)
+
+
+@pytest.mark.parametrize("rank", [True, -1, 10**30, "3", None, []])
+def test_a_rank_that_is_none(rank: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
+    path = tmp_path / f"rank{'9' * 100}.json"
+    path.write_text(json.dumps({**TRACE, "distributedInfo": {"rank": rank}}))
     assert is_diagnosed(path)

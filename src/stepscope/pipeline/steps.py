@@ -37,8 +37,9 @@ WAITS = re.compile(r"^(?:cuda|hip|cu)\w*(?:Synchronize|Memcpy\w*)$")
 CAPTURE = "StreamEndCapture|GraphInstantiate"
 """Runtime calls that end the capture of a graph: what was launched before them did not run."""
 
-_SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d+))?")
-_VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d+)\(.*?\)_generation_(?P<decodes>\d+)\(")
+# a number of more than 9 digits is damage, and may not fit in 64 bits
+_SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d{1,9})\b)?")
+_VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d{1,9})\(.*?\)_generation_(?P<decodes>\d{1,9})\(")
 _TORCH = re.compile(r"^ProfilerStep#\d+")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COPY_OPS = {"aten::copy_"}
-_ELEMENTS_A_THREAD = re.compile(r"unrolled_elementwise_kernel<.*std::array<char\*, \d+ul>, (\d+),")
+_ELEMENTS_A_THREAD = re.compile(r"unrolled_elementwise_kernel<.*std::array<char\*, \d+ul>, (\d{1,4}),")
 _DIRECT_COPY_TYPE = re.compile(r"direct_copy_kernel_cuda.*?\{lambda\(([\w:]+(?: \w+)?)\)#\d+\}")
 
 

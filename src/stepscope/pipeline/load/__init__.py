@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _SUFFIXES = (".json", ".json.gz")
-_RANK_IN_NAME = re.compile(r"(?:^|[-_.])(?:TP-|rank[-_]?)(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?:^|[-_.])(?:TP-|rank[-_]?)(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_LIMIT = 10**9
 _TOOL_KEYS = (
     ("nodes", "a PyTorch execution trace (graph of operators); record one with torch.profiler instead"),
     ("traces", "a collection of traces; give the trace files themselves"),
@@ -156,7 +157,7 @@ def _looks_like(text: bytes) -> str:
 def _rank(header: Mapping[str, Any], path: Path) -> int | None:
     info = header.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    if isinstance(rank, int):
+    if type(rank) is int and 0 <= rank < _RANK_LIMIT:
         return rank
     found = _RANK_IN_NAME.search(path.name)
     return int(found[1]) if found else None
