@@ -131,3 +131,21 @@ def test_a_rank_that_is_none(rank: Any, tmp_path: Path) -> None:  # noqa: ANN401
     path = tmp_path / f"rank{'9' * 100}.json"
     path.write_text(json.dumps({**TRACE, "distributedInfo": {"rank": rank}}))
     assert is_diagnosed(path)
+
+
+@pytest.mark.parametrize("hurt", ["direct_copy", ""])
+def test_kernels_without_a_duration(hurt: str, tmp_path: Path) -> None:
+    events = [
+        event | {"dur": 0} if event["cat"] == "kernel" and hurt in event["name"] else event
+        for event in TRACE["traceEvents"]
+    ]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    assert is_diagnosed(path)
+
+
+def test_steps_that_all_begin_at_once(tmp_path: Path) -> None:
+    events = [event | {"ts": 30, "dur": 9} if event["cat"] == "kernel" else event for event in TRACE["traceEvents"]]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    assert is_diagnosed(path)
