@@ -126,6 +126,13 @@ def test_endless_numbers_in_names(category: str, name: str, tmp_path: Path) -> N
     assert is_diagnosed(path)
 
 
+@pytest.mark.parametrize("number", ODD_VALUES)
+def test_odd_device_numbers(number: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "deviceProperties": [{"id": number, "name": number}]}))
+    assert is_diagnosed(path)
+
+
 @pytest.mark.parametrize("rank", [True, -1, 10**30, "3", None, []])
 def test_a_rank_that_is_none(rank: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
     path = tmp_path / f"rank{'9' * 100}.json"

@@ -167,6 +167,6 @@ def _device_name(header: Mapping[str, Any], used: set[int]) -> str | None:
     """Return the name of the devices in use; None where it is not recorded or several kinds are in use."""
     properties = header.get("deviceProperties")
     devices = [device for device in properties if isinstance(device, dict)] if isinstance(properties, list) else []
-    in_use = [device for device in devices if device.get("id") in used]
+    in_use = [device for device in devices if device.get("id") in list(used)]
     names = {str(device.get("name") or "") for device in in_use or devices}
     return (names.pop() or None) if len(names) == 1 else None
