@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from stepscope.pipeline.attribute.dtypes import torch_name
+from stepscope.pipeline.attribute.kernel_class import LOOKED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +85,9 @@ def moved_by_op(op: str, shapes: Sequence[Sequence[int]] | None, types: Sequence
 
 def moved_by_grid(kernel: str, grid: tuple[int, int, int] | None, block: tuple[int, int, int] | None) -> Moved | None:
     """Return what a casting copy kernel moves, from its name and launch; its name tells the target type only."""
-    threaded = _ELEMENTS_A_THREAD.search(kernel)
-    target = _DIRECT_COPY_TYPE.search(kernel)
+    head = kernel[:LOOKED_AT]
+    threaded = _ELEMENTS_A_THREAD.search(head)
+    target = _DIRECT_COPY_TYPE.search(head)
     if not threaded or not target or grid is None or block is None:
         return None
     block_elements = prod(block) * int(threaded[1])
