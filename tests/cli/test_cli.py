@@ -155,6 +155,9 @@ WRONG_USAGE = {
     "no rule": ["explain"],
     "an argument too many": ["rules", "extra"],
     "an output in no folder": ["diagnose", "TRACE", "--output", "missing/out.json"],
+    "a path too long": ["diagnose", "x" * 5000],
+    "a source too long": ["diagnose", "TRACE", "--source", "x" * 5000],
+    "an output too long": ["diagnose", "TRACE", "--output", "x" * 5000],
     "an output that is a folder": ["diagnose", "TRACE", "--output", "."],
 }
 

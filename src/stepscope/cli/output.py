@@ -52,9 +52,13 @@ def check_writable(path: Path | None) -> None:
     """
     if path is None:
         return
-    if path.is_dir():
+    try:
+        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:
+        raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
+    if is_folder:
         raise UsageError(f"--output {path}: is a folder; name a file")
-    if not path.parent.is_dir():
+    if not has_folder:
         raise UsageError(f"--output {path}: the folder {path.parent} does not exist")
 
 

@@ -33,15 +33,18 @@ def find_traces(path: str | Path) -> list[Path]:
     """Return the files that a path names: itself, or every `.json` and `.json.gz` file below a folder.
 
     Raises:
-        UsageError: the path does not exist.
+        UsageError: the path does not exist or cannot be looked at.
         NotATraceError: the folder holds no file that could be a trace.
     """
     path = Path(path)
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or folder")
-    if not path.is_dir():
-        return [path]
-    found = sorted(entry for entry in path.rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
+    try:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or folder")
+        if not path.is_dir():
+            return [path]
+        found = sorted(entry for entry in path.rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     if not found:
         raise NotATraceError(f"{path}: the folder holds no trace (no {' or '.join(_SUFFIXES)} file)")
     return found
