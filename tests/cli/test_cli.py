@@ -406,3 +406,11 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 1 << 16)
     except OSError:  # how Linux says that the other end has hung up
         return b""
+
+
+def test_a_path_that_is_no_utf8_can_be_written_as_json(trace: Path, tmp_path: Path, run: Callable[..., Result]) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.json.gz")
+    path.write_bytes(trace.read_bytes())
+    code, out, err = run("diagnose", path, "--format", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["traces"][0]["path"].endswith("\\xff.json.gz")
