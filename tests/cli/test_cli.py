@@ -414,3 +414,11 @@ def test_a_path_that_is_no_utf8_can_be_written_as_json(trace: Path, tmp_path: Pa
     code, out, err = run("diagnose", path, "--format", "json")
     assert (code, err) == (0, "")
     assert json.loads(out)["traces"][0]["path"].endswith("\\xff.json.gz")
+
+
+@pytest.mark.parametrize("device", ["pipe", "/dev/zero", "/dev/null"])
+def test_a_pipe_or_device_is_refused_without_waiting(device: str, tmp_path: Path, run: Callable[..., Result]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code, out, err = run("diagnose", tmp_path / device)
+    assert (code, out) == (3, "")
+    assert is_one_sentence(err)
