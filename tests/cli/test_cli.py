@@ -422,3 +422,26 @@ def test_a_pipe_or_device_is_refused_without_waiting(device: str, tmp_path: Path
     code, out, err = run("diagnose", tmp_path / device)
     assert (code, out) == (3, "")
     assert is_one_sentence(err)
+
+
+def test_output_to_a_pipe_leaves_it_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert process("rules", "--output", pipe).returncode == 0
+        assert b"kv-pool-cast" in os.read(reader, 1 << 16)
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_output_to_a_link_writes_what_it_points_to(tmp_path: Path, run: Callable[..., Result]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    assert run("rules", "--output", tmp_path / "link") == (0, "", "")
+    assert (tmp_path / "link").is_symlink()
+    assert "kv-pool-cast" in (tmp_path / "target").read_text()
+
+
+def test_output_may_have_the_longest_name(tmp_path: Path, run: Callable[..., Result]) -> None:
+    assert run("rules", "--output", tmp_path / ("x" * 255)) == (0, "", "")

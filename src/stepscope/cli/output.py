@@ -28,20 +28,35 @@ def result_stream(path: Path | None) -> Iterator[TextIO]:
         sys.stdout.flush()
         return
     check_writable(path)
+    target = Path(os.path.realpath(path))  # a link stays one
+    if target.exists() and not target.is_file():
+        with _to_device(path) as stream:
+            yield stream
+        return
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".stepscope-")
     except OSError as error:
         raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             yield stream
         Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
+        Path(name).replace(target)
     except OSError as error:
         raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
     finally:
         with suppress(FileNotFoundError):
             Path(name).unlink()
+
+
+@contextmanager
+def _to_device(path: Path) -> Iterator[TextIO]:
+    """Write to a pipe or device: a file must not take its place."""
+    try:
+        with path.open("w", encoding="utf-8") as stream:
+            yield stream
+    except OSError as error:
+        raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
 
 
 def check_writable(path: Path | None) -> None:
