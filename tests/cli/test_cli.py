@@ -445,3 +445,38 @@ def test_output_to_a_link_writes_what_it_points_to(tmp_path: Path, run: Callable
 
 def test_output_may_have_the_longest_name(tmp_path: Path, run: Callable[..., Result]) -> None:
     assert run("rules", "--output", tmp_path / ("x" * 255)) == (0, "", "")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("command", ["--help", "--version", "schema", "rules", "diagnose"])
+def test_a_full_stdout_is_said_in_one_sentence(command: str, trace: Path) -> None:
+    arguments = [command, str(trace)] if command == "diagnose" else [command]
+    with FULL.open("w") as full:
+        done = subprocess.run(  # noqa: S603 -- our own command
+            [sys.executable, "-m", "stepscope", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert is_one_sentence(done.stderr)
+
+
+@pytest.mark.parametrize(("closed", "code"), [("1", 2), ("2", 0), ("1 2", 2)])
+def test_closed_streams(closed: str, code: int, trace: Path) -> None:
+    redirections = " ".join(f"{number}>&-" for number in closed.split())
+    done = subprocess.run(  # noqa: S602 -- a shell closes streams
+        f"exec {sys.executable} -m stepscope diagnose {trace} {redirections}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == code
+    assert done.stderr == ("" if "2" in closed else "stepscope: stdout is closed; name a file with --output\n")

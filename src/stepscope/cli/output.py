@@ -24,6 +24,8 @@ def result_stream(path: Path | None) -> Iterator[TextIO]:
         UsageError: the file cannot be written there.
     """
     if path is None:
+        if sys.stdout is None:
+            raise UsageError("stdout is closed; name a file with --output")
         yield sys.stdout
         sys.stdout.flush()
         return
