@@ -480,3 +480,15 @@ def test_closed_streams(closed: str, code: int, trace: Path) -> None:
     )
     assert done.returncode == code
     assert done.stderr == ("" if "2" in closed else "stepscope: stdout is closed; name a file with --output\n")
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "39", "99999999", "-5", "wide"])
+def test_any_width_of_the_terminal_gives_a_readable_report(
+    columns: str, trace: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for arguments in (["diagnose", trace], ["rules"], ["explain", "kv-pool-cast"]):
+        code, out, _ = run(*arguments)
+        assert code == 0
+        assert "kv-pool-cast" in out
+        assert 20 <= max(map(len, out.splitlines())) <= 400

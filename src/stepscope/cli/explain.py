@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markdown import Markdown
 
 from stepscope.cli import options
 from stepscope.cli.output import check_writable, result_stream
 from stepscope.errors import ExitCode
 from stepscope.report import Format
+from stepscope.report.console import console_on
 
 if TYPE_CHECKING:
     from stepscope.pipeline.detect.rule import Rule
@@ -36,7 +36,7 @@ def explain(
         elif report_format is Format.MARKDOWN:
             stream.write(_markdown(found))
         else:
-            Console(file=stream, highlight=False).print(Markdown(_markdown(found)))
+            console_on(stream).print(Markdown(_markdown(found)))
     return ExitCode.DONE
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from stepscope.cli import options
 from stepscope.cli.output import check_writable, result_stream
 from stepscope.errors import ExitCode
 from stepscope.report import Format
+from stepscope.report.console import console_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,4 +56,4 @@ def _draw(listed: Sequence[Rule], stream: TextIO) -> None:
         table.add_column(name)
     for rule in listed:
         table.add_row(rule.id, rule.title)
-    Console(file=stream, highlight=False, markup=False).print(table)
+    console_on(stream).print(table)

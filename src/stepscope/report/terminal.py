@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,11 +11,14 @@ from rich.text import Text
 from stepscope import units
 from stepscope.document import Severity
 from stepscope.report import sentences
+from stepscope.report.console import console_on
 from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TextIO
+
+    from rich.console import Console
 
     from stepscope.document import Diagnosis, Finding, StepSummary
 
@@ -31,7 +33,7 @@ _SHOWN_CLASSES = 8
 
 def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
     """Write the diagnosis to a stream, in colour where it is a terminal that shows colour."""
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    console = console_on(stream)
     for trace in diagnosis.traces:
         console.print(sentences.trace_line(trace), style="bold")
         for warning in trace.warnings:
