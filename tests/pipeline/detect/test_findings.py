@@ -223,3 +223,8 @@ def test_a_folded_finding_is_only_named() -> None:
     draw(diagnosis, Format.TERMINAL, text)
     assert "Also seen: redundant-cast" in text.getvalue()
     assert "No findings" in text.getvalue()
+
+
+def test_a_range_does_not_go_below_nothing() -> None:
+    predicted = _range(np.array([900.0, 11_000.0, 11_000.0]), np.array([10.0, 10_000.0, 10_000.0]))
+    assert (predicted.low, predicted.expected) == (0, 10_000)

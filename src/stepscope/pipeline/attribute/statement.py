@@ -33,7 +33,8 @@ def find_statement(stack: Stack, folders: Sequence[Path]) -> Statement | None:
     """Return the statement of the innermost function that made the stack's last call.
 
     The source is looked for below the folders, by the recorded path or the longest end of it that exists there; a
-    link that leads out of the folder is not followed. None where no source is found, or where it holds no such function at the recorded line, or no such call in it.
+    link that leads out of the folder is not followed. None where no source is found, or where it holds no such
+    function at the recorded line, or no such call in it.
     """
     frame = stack.frames[-1]
     for folder in folders:
