@@ -137,3 +137,9 @@ def test_covered_by_group_is_covered_of_each_group(drawn: list[tuple[int, int, i
     ]
     found = intervals.covered_by_group(*arrays(given_rows), np.array(group, dtype=np.int64), 4)
     assert found.tolist() == expected
+
+
+def test_groups_far_apart_do_not_overflow() -> None:
+    group = np.arange(40)
+    starts = np.where(group == 0, 0, 1_700_000_000_000_000_000 + group)
+    assert intervals.covered_by_group(starts, starts + 7, group, 40).tolist() == [7] * 40

@@ -36,7 +36,8 @@ _TABLE_OF = {
     "annotation": "annotations",
     "frame": "frames",
 }
-_TIME_LIMIT_US = 9e15  # about the year 2255; beyond it ns no longer fit in 64 bits
+_TIME_LIMIT_US = 2e15  # the year 2033; sums and differences of such times fit in 64 bits as ns
+_DURATION_LIMIT_US = 86_400e6  # a day; longer is damage
 _FINE_TIME = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _INT64 = range(-(1 << 63), 1 << 63)
 _NO_DIMENSIONS: list[int | None] = [None, None, None]
@@ -160,7 +161,7 @@ class Columns:
             us = np.array([span.ts for span in spans], dtype=np.float64)
             valid = np.abs(us) < _TIME_LIMIT_US
             starts = _nanoseconds(np.where(valid, us, 0.0))
-        valid &= durations < _TIME_LIMIT_US
+        valid &= durations < _DURATION_LIMIT_US
         return starts, _nanoseconds(np.where(valid, np.maximum(durations, 0.0), 0.0)), valid
 
 
