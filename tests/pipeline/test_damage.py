@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kineto import Kineto
 from tests.samples_of_trouble import pool_cast
 
 from stepscope import diagnose
@@ -167,3 +168,25 @@ def test_a_name_of_a_megabyte_takes_no_time(name: str, tmp_path: Path) -> None:
     began = time.monotonic()
     assert is_diagnosed(path)
     assert time.monotonic() - began < 30
+
+
+def many(count: int, *, one_step: bool) -> Kineto:
+    """So many steps, or one, with as many waits, holes, replays, kernels' names and casts of shapes of their own."""
+    trace = Kineto()
+    for number in range(count):
+        at = 10 + number * 2000
+        if not one_step or not number:
+            trace.annotation("step[DECODE bs=1]", at - 5, 10)
+        shapes = [[400_000 + number, 576]] * 2
+        trace.call(f"cast{number}", at=at, duration=8, op="aten::copy_", dims=shapes, types=["c10::Half", "float"])
+        trace.replay([(f"kernel{number}", 5, (1, 1, 1))], at=at + 20)
+        trace.launch(at + 75, 1800, name="cudaStreamSynchronize")
+    return trace
+
+
+@pytest.mark.parametrize("one_step", [True, False])
+def test_time_grows_with_the_file_and_not_with_its_square(one_step: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    path = many(20_000, one_step=one_step).save(tmp_path / "trace")
+    began = time.monotonic()
+    assert is_diagnosed(path)
+    assert time.monotonic() - began < 60

@@ -92,7 +92,8 @@ class _PoolCast:
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find casts of as many rows as a pool has, in every step, of which few can be live."""
-    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group))]
+    largest_pool = _largest_pool(case)
+    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group, largest_pool))]
     if not pool_casts:
         return
     largest, layout = pool_casts[0], case.deployment.kv_pool
@@ -146,11 +147,14 @@ def _floor_of_live(case: Case, cast: _PoolCast, live: LiveTokens | None) -> floa
     return None if floor is None else floor * cast.group.calls_per_step
 
 
-def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
+def _pool_cast(case: Case, group: WorkGroup, largest_pool: int) -> _PoolCast | None:
     moved = group.moved
     if moved is None or moved.target_dtype is None or not group.is_repeated or group.kernel_class not in _CLASSES:
         return None
-    slots = _slots_of_launch(case, group, moved) if moved.shape is None else _slots_of_shape(case, moved, moved.shape)
+    if moved.shape is None:
+        slots = _slots_of_launch(case, group, moved)
+    else:
+        slots = _slots_of_shape(case, moved, moved.shape, largest_pool)
     if slots is None:
         return None
     elements = slots * case.deployment.kv_pool.row
@@ -160,9 +164,9 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
 
 
-def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int]) -> int | None:
+def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int], largest_pool: int) -> int | None:
     slots = case.deployment.kv_pool.slots_of_shape(shape)
-    if slots is None or not moved.is_cast or shape[0] == case.step.batch_size or slots < _largest_pool(case):
+    if slots is None or not moved.is_cast or shape[0] == case.step.batch_size or slots < largest_pool:
         return None
     if match_weight(case.deployment.weights, shape) is not None:  # kv_a_proj is as wide as the pool's row
         return None
