@@ -63,11 +63,6 @@ def covered_by_group(starts: Ints, ends: Ints, group: Ints, count: int) -> Ints:
     return total
 
 
-def covered_within(starts: Ints, ends: Ints, low: int, high: int) -> int:
-    """Return the time within [low, high) that at least one interval covers."""
-    return covered(np.clip(starts, low, high), np.clip(ends, low, high))
-
-
 def gaps(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Return the uncovered intervals between the first start and the last end."""
     merged_starts, merged_ends = union(starts, ends)

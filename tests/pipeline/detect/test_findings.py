@@ -13,7 +13,7 @@ from tests.kineto import Kineto
 from tests.stages import case_of, diagnosed
 
 from stepscope.document import Confidence, Evidence, Finding, Fix, Range, Severity, WhatIf
-from stepscope.pipeline.detect.findings import findings_of, in_order, severity_of_gain
+from stepscope.pipeline.detect.findings import _range, findings_of, in_order, severity_of_gain
 from stepscope.pipeline.detect.rule import Cause
 from stepscope.pipeline.whatif import Change
 from stepscope.report import Format, draw
