@@ -40,6 +40,9 @@ class Kept:
         self.events += events
         return True
 
+    def take_each(self, events: list[bytes]) -> None:
+        self.rejected += sum(not self.take(event) for event in events)
+
     def reject(self) -> None:
         self.rejected += 1
 

@@ -72,10 +72,8 @@ class Columns:
 
     def take(self, text: bytes) -> bool:
         """Decode comma-separated events and keep them; keep nothing and return False where that fails."""
-        decoder = kineto.EXACT_DECODER if self._exact else kineto.FLOAT_DECODER
-        try:
-            events = decoder.decode(b"[" + text + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        events = self._decoded(text)
+        if events is None:
             return False
         if not self._exact and _needs_exact_times(events, text):
             self._exact = True
@@ -92,8 +90,15 @@ class Columns:
                 self._add(kind, spans)
         return True
 
+    def take_each(self, events: list[bytes]) -> None:
+        """Keep those of the events that can be decoded, all at once, and count the others."""
+        while events and not self.take(b",".join(events)):  # a second time where the first turned to exact times
+            good = [event for event in events if self._decoded(event) is not None]
+            self.rejected += len(events) - len(good)
+            events = good
+
     def reject(self) -> None:
-        """Count an event that could not be decoded."""
+        """Count an event that has no end."""
         self.rejected += 1
 
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -113,6 +118,13 @@ class Columns:
     def threads(self) -> tuple[tuple[str, str], ...]:
         """Return (pid, tid) by thread index."""
         return tuple(self._threads.names)
+
+    def _decoded(self, text: bytes) -> list[Any] | None:
+        decoder = kineto.EXACT_DECODER if self._exact else kineto.FLOAT_DECODER
+        try:
+            return decoder.decode(b"[" + text + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
 
     def _add(self, kind: str, spans: list[Any]) -> None:
         if kind == "op":  # in 2021 the profiler's steps were operators

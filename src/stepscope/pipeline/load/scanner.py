@@ -55,8 +55,11 @@ class Sink(Protocol):
     def take(self, text: bytes) -> bool:
         """Keep comma-separated events; keep nothing and return False where the text is not a list of whole events."""
 
+    def take_each(self, events: list[bytes]) -> None:
+        """Keep those of the events that can be decoded, and count the others."""
+
     def reject(self) -> None:
-        """Count an event that cannot be decoded."""
+        """Count an event that has no end."""
 
 
 class MissingEventsError(Exception):
@@ -120,10 +123,8 @@ def split_events(text: bytes) -> Split:
 
 def _take_one_by_one(text: bytes, sink: Sink) -> tuple[bytes, bool]:
     split = split_events(text)
-    if split.events and not sink.take(b",".join(split.events)):
-        for event in split.events:
-            if not sink.take(event):
-                sink.reject()
+    if split.events:
+        sink.take_each(split.events)
     return text[split.rest :].lstrip(_BLANK), split.ended
 
 
