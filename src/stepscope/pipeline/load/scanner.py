@@ -160,8 +160,8 @@ def _read_trailer(buffer: bytes, blocks: Iterator[bytes]) -> bytes:
 def _read_header(blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
     buffer = b""
     for block in blocks:
-        buffer += block
-        text = buffer.removeprefix(b"\xef\xbb\xbf").lstrip()
+        buffer = (buffer + block).removeprefix(b"\xef\xbb\xbf")
+        text = buffer.lstrip()
         if text.startswith(b"["):
             return b"[", text[1:]
         found = _EVENTS_KEY.search(buffer)
