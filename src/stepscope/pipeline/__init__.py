@@ -126,6 +126,10 @@ def _examine(
 
 def _folder(path: str | Path) -> Path:
     folder = Path(path)
-    if not folder.is_dir():
+    try:
+        exists = folder.is_dir()
+    except OSError as error:
+        raise UsageError(f"--source {path}: cannot be read ({error.strerror})") from error
+    if not exists:
         raise UsageError(f"--source {path}: no such folder")
     return folder

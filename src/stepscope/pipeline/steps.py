@@ -37,8 +37,9 @@ WAITS = re.compile(r"^(?:cuda|hip|cu)\w*(?:Synchronize|Memcpy\w*)$")
 CAPTURE = "StreamEndCapture|GraphInstantiate"
 """Runtime calls that end the capture of a graph: what was launched before them did not run."""
 
-_SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d+))?")
-_VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d+)\(.*?\)_generation_(?P<decodes>\d+)\(")
+# a number of more than 9 digits is damage, and may not fit in 64 bits
+_SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d{1,9})\b)?")
+_VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d{1,9})\(.*?\)_generation_(?P<decodes>\d{1,9})\(")
 _TORCH = re.compile(r"^ProfilerStep#\d+")
 
 
@@ -169,12 +170,14 @@ def _without_hole(linked: Linked, step: Ints) -> tuple[Ints, int]:
     start = linked.kernels["start_ns"].to_numpy()
     end = start + linked.kernels["duration_ns"].to_numpy()
     gap_starts, gap_ends = intervals.gaps(start[first], end[first])
-    long = gap_ends - gap_starts >= WAIT_HOLE_NS
+    lengths = gap_ends - gap_starts
     waits = linked.trace.launches.filter(pl.col("name").cast(pl.String).str.contains(WAITS.pattern))
     wait_starts = waits["start_ns"].to_numpy()
     wait_ends = wait_starts + waits["duration_ns"].to_numpy()
-    for low, high in zip(gap_starts[long][::-1].tolist(), gap_ends[long][::-1].tolist(), strict=True):
-        waited = intervals.covered_within(wait_starts, wait_ends, low, high)
-        if waited >= WAIT_HOLE_SHARE * (high - low):
-            return np.where(first & (start < high), -1, step), high - low
-    return step, 0
+    merged = intervals.union(wait_starts, wait_ends)
+    waited = intervals.time_covered_before(gap_ends, *merged) - intervals.time_covered_before(gap_starts, *merged)
+    holes = np.flatnonzero((lengths >= WAIT_HOLE_NS) & (waited >= WAIT_HOLE_SHARE * lengths))
+    if not holes.size:
+        return step, 0
+    last = holes[-1]
+    return np.where(first & (start < gap_ends[last]), -1, step), int(lengths[last])

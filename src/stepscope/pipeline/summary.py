@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
 def _trace_info(examined: Examined) -> document.TraceInfo:
     trace = examined.linked.trace
     return document.TraceInfo(
-        path=trace.path,
+        path=os.fsencode(trace.path).decode("utf-8", "backslashreplace"),
         bytes=trace.file_bytes,
         events=trace.event_count,
         rank=trace.rank,

@@ -39,8 +39,8 @@ OWN_GAP_NS = 1_000
 """The device's own gap between two kernels where the trace shows none to learn it from."""
 GRAPH_GAP_NS = 500
 """The device's own gap between two kernels of a graph; the median in graph replays on one H200 is 416 ns."""
-_NEVER = -(1 << 60)
-_FOREVER = 1 << 60
+_NEVER = -(1 << 62)
+_FOREVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)

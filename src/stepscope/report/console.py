@@ -12,14 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
 
+NARROWEST, WIDEST = 40, 400
+"""A narrower table has no room for its text, and a wider one is mostly blanks."""
+
 
 @contextmanager
 def console_on(stream: TextIO) -> Iterator[Console]:
     """Yield a console whose text goes to `stream`; names from a trace are never read as markup."""
     if stream.isatty():
-        yield Console(file=stream, highlight=False, markup=False, emoji=False)
+        yield _console(stream)
         return
-    plain = Console(file=io.StringIO(), highlight=False, markup=False, emoji=False)
-    yield plain
-    assert isinstance(plain.file, io.StringIO)  # noqa: S101 -- it was given above
-    stream.writelines(f"{line.rstrip()}\n" for line in plain.file.getvalue().splitlines())
+    text = io.StringIO()
+    yield _console(text)
+    stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def _console(stream: TextIO) -> Console:
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    console.width = min(max(console.width, NARROWEST), WIDEST)
+    return console

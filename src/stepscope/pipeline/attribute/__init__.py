@@ -60,7 +60,7 @@ class WorkGroup:
     @cached_property
     def calls_per_step(self) -> float:
         """Median over the steady steps."""
-        return float(np.median(self._per_step(np.ones_like(self.us))))
+        return self._median_per_step(np.ones_like(self.us))
 
     @cached_property
     def us_per_call(self) -> float:
@@ -70,12 +70,17 @@ class WorkGroup:
     @cached_property
     def time_us_per_step(self) -> float:
         """Summed duration, median over the steady steps."""
-        return float(np.median(self._per_step(self.us)))
+        return self._median_per_step(self.us)
 
     @property
     def is_repeated(self) -> bool:
         """Whether it runs in every steady step, at least once."""
-        return bool((self._per_step(np.ones_like(self.us)) > 0).all())
+        return len(self.rows) >= len(self.steps) and bool((self._per_step(np.ones_like(self.us)) > 0).all())
+
+    def _median_per_step(self, weights: NDArray[np.float64]) -> float:
+        if 2 * len(self.rows) < len(self.steps):  # it is in fewer than half of the steps
+            return 0.0
+        return float(np.median(self._per_step(weights)))
 
     def _per_step(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         totals = np.bincount(self.step_of_row, weights, minlength=max(self.steps) + 1)

@@ -90,8 +90,8 @@ def cast_evidence(case: Case, casts: Casts, origin: Origin) -> Evidence:
         bytes_per_call=transfer.bytes,
         bytes_per_step=round(transfer.bytes * largest.calls_per_step),
         achieved_gb_per_s=rate,
-        bandwidth_fraction=rate / peak.value if peak else None,
-        bandwidth_fraction_measured=rate / measured.value if measured else None,
+        bandwidth_fraction=rate / peak.value if peak and rate is not None else None,
+        bandwidth_fraction_measured=rate / measured.value if measured and rate is not None else None,
         tensor=casts.tensors[0],
         groups=[
             Group(

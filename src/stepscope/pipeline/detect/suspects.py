@@ -73,7 +73,7 @@ def _none_known(name: str, step_us: float, time_of_class: Mapping[str, float]) -
 def _by_time(time_us: float, step_us: float, none: str) -> str:
     if not time_us or not step_us:
         return none
-    share = units.share(time_us / step_us)
+    share = units.share(time_us / step_us if step_us else 0.0)
     if time_us < SMALL_SHARE * step_us:
         return f"{share} of the step: even without it the step would be at most {units.time(time_us)} shorter"
     return f"{share} of the step; whether that is more than its work needs cannot be told yet"

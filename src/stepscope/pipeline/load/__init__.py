@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _SUFFIXES = (".json", ".json.gz")
-_RANK_IN_NAME = re.compile(r"(?:^|[-_.])(?:TP-|rank[-_]?)(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?:^|[-_.])(?:TP-|rank[-_]?)(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_LIMIT = 10**9
 _TOOL_KEYS = (
     ("nodes", "a PyTorch execution trace (graph of operators); record one with torch.profiler instead"),
     ("traces", "a collection of traces; give the trace files themselves"),
@@ -32,15 +33,18 @@ def find_traces(path: str | Path) -> list[Path]:
     """Return the files that a path names: itself, or every `.json` and `.json.gz` file below a folder.
 
     Raises:
-        UsageError: the path does not exist.
+        UsageError: the path does not exist or cannot be looked at.
         NotATraceError: the folder holds no file that could be a trace.
     """
     path = Path(path)
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or folder")
-    if not path.is_dir():
-        return [path]
-    found = sorted(entry for entry in path.rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
+    try:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or folder")
+        if not path.is_dir():
+            return [path]
+        found = sorted(entry for entry in path.rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     if not found:
         raise NotATraceError(f"{path}: the folder holds no trace (no {' or '.join(_SUFFIXES)} file)")
     return found
@@ -156,7 +160,7 @@ def _looks_like(text: bytes) -> str:
 def _rank(header: Mapping[str, Any], path: Path) -> int | None:
     info = header.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    if isinstance(rank, int):
+    if type(rank) is int and 0 <= rank < _RANK_LIMIT:
         return rank
     found = _RANK_IN_NAME.search(path.name)
     return int(found[1]) if found else None
@@ -166,6 +170,6 @@ def _device_name(header: Mapping[str, Any], used: set[int]) -> str | None:
     """Return the name of the devices in use; None where it is not recorded or several kinds are in use."""
     properties = header.get("deviceProperties")
     devices = [device for device in properties if isinstance(device, dict)] if isinstance(properties, list) else []
-    in_use = [device for device in devices if device.get("id") in used]
+    in_use = [device for device in devices if device.get("id") in list(used)]
     names = {str(device.get("name") or "") for device in in_use or devices}
     return (names.pop() or None) if len(names) == 1 else None

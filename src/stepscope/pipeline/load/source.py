@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -40,6 +41,11 @@ class Source:
 
         A damaged or cut gzip stream yields everything before the damage and leaves a warning.
         """
+        mode = self.path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(
+            mode
+        ):  # opening a pipe would wait for a writer, perhaps for ever
+            raise NotATraceError(f"{self.path}: a pipe or device, not a profiler trace; write it to a file first")
         with self.path.open("rb") as file:
             first = file.read(_BLOCK)
             if not first:

@@ -25,7 +25,7 @@ FP8, gather the referenced slots and cast only those.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -97,9 +97,19 @@ class _PoolCast:
     from_shape: bool
 
 
+class _Bounds(NamedTuple):
+    """What a pool's shape must respect, looked up once for all casts of a phase."""
+
+    pool_rows: int
+    """Rows of the largest tensor of a pool's width: what has fewer was gathered from it."""
+    batch_sizes: set[int]
+    """Sizes that follow the batch: a tensor that begins with one is new in every step."""
+
+
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find casts of as many rows as a pool has, in every step, of which few can be live."""
-    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group))]
+    bounds = _Bounds(_largest_pool(case), batch_sizes(case))
+    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group, bounds))]
     if not pool_casts:
         yield from _other_counts(case)
         return
@@ -173,11 +183,14 @@ def _floor_of_live(case: Case, cast: _PoolCast, live: LiveTokens | None) -> floa
     return None if floor is None else floor * cast.group.calls_per_step
 
 
-def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
+def _pool_cast(case: Case, group: WorkGroup, bounds: _Bounds) -> _PoolCast | None:
     moved = group.moved
     if moved is None or moved.target_dtype is None or not group.is_repeated or group.kernel_class not in _CLASSES:
         return None
-    slots = _slots_of_launch(case, group, moved) if moved.shape is None else _slots_of_shape(case, moved, moved.shape)
+    if moved.shape is None:
+        slots = _slots_of_launch(case, group, moved)
+    else:
+        slots = _slots_of_shape(case, moved, moved.shape, bounds)
     if slots is None:
         return None
     elements = slots * case.deployment.kv_pool.row
@@ -187,9 +200,9 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
 
 
-def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int]) -> int | None:
+def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int], bounds: _Bounds) -> int | None:
     slots = case.deployment.kv_pool.slots_of_shape(shape)
-    if slots is None or not moved.is_cast or shape[0] in batch_sizes(case) or slots < _largest_pool(case):
+    if slots is None or not moved.is_cast or shape[0] in bounds.batch_sizes or slots < bounds.pool_rows:
         return None
     if match_weight(case.deployment.weights, shape) is not None:  # kv_a_proj is as wide as the pool's row
         return None

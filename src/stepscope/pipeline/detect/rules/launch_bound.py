@@ -142,7 +142,8 @@ def _knows_launches(case: Case) -> bool:
 
 
 def _launches(case: Case) -> pl.Series:
-    rows = np.concatenate([group.rows[np.isin(group.step_of_row, case.step_indices)] for group in case.groups])
+    steady = np.isin(np.concatenate([group.step_of_row for group in case.groups]), case.step_indices)
+    rows = np.concatenate([group.rows for group in case.groups])[steady]
     return case.linked.kernels["launch"].gather(rows).drop_nulls()
 
 
