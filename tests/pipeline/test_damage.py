@@ -186,7 +186,11 @@ def many(count: int, *, one_step: bool) -> Kineto:
 
 @pytest.mark.parametrize("one_step", [True, False])
 def test_time_grows_with_the_file_and_not_with_its_square(one_step: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    path = many(20_000, one_step=one_step).save(tmp_path / "trace")
-    began = time.monotonic()
-    assert is_diagnosed(path)
-    assert time.monotonic() - began < 60
+    def seconds(count: int) -> float:
+        path = many(count, one_step=one_step).save(tmp_path / f"{count}.json")
+        began = time.process_time()
+        assert is_diagnosed(path)
+        return time.process_time() - began
+
+    seconds(100)  # what is done once, such as imports
+    assert seconds(4_000) < 9 * seconds(1_000)  # 4 in proportion, 16 in the square
