@@ -10,7 +10,7 @@ from stepscope import diagnose, load
 from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
 from stepscope.pipeline.detect.rule import Case
-from stepscope.pipeline.health import has_stacks
+from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.whatif import Timeline
@@ -54,7 +54,7 @@ def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
     return Case(
         phase=phase,
         step_indices=indices,
-        step=steps.steps[indices[0]],
+        step=steps.typical(indices),
         linked=linked,
         groups=attribute(linked, steps).of_phase(phase),
         timeline=timeline,
@@ -63,4 +63,5 @@ def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
         gpu=None,
         sources=(),
         has_stacks=has_stacks(linked),
+        complete=is_complete(check_health(linked, steps)),
     )

@@ -155,6 +155,9 @@ WRONG_USAGE = {
     "no rule": ["explain"],
     "an argument too many": ["rules", "extra"],
     "an output in no folder": ["diagnose", "TRACE", "--output", "missing/out.json"],
+    "a path too long": ["diagnose", "x" * 5000],
+    "a source too long": ["diagnose", "TRACE", "--source", "x" * 5000],
+    "an output too long": ["diagnose", "TRACE", "--output", "x" * 5000],
     "an output that is a folder": ["diagnose", "TRACE", "--output", "."],
 }
 
@@ -403,3 +406,89 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 1 << 16)
     except OSError:  # how Linux says that the other end has hung up
         return b""
+
+
+def test_a_path_that_is_no_utf8_can_be_written_as_json(trace: Path, tmp_path: Path, run: Callable[..., Result]) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.json.gz")
+    path.write_bytes(trace.read_bytes())
+    code, out, err = run("diagnose", path, "--format", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["traces"][0]["path"].endswith("\\xff.json.gz")
+
+
+@pytest.mark.parametrize("device", ["pipe", "/dev/zero", "/dev/null"])
+def test_a_pipe_or_device_is_refused_without_waiting(device: str, tmp_path: Path, run: Callable[..., Result]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code, out, err = run("diagnose", tmp_path / device)
+    assert (code, out) == (3, "")
+    assert is_one_sentence(err)
+
+
+def test_output_to_a_pipe_leaves_it_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert process("rules", "--output", pipe).returncode == 0
+        assert b"kv-pool-cast" in os.read(reader, 1 << 16)
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_output_to_a_link_writes_what_it_points_to(tmp_path: Path, run: Callable[..., Result]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    assert run("rules", "--output", tmp_path / "link") == (0, "", "")
+    assert (tmp_path / "link").is_symlink()
+    assert "kv-pool-cast" in (tmp_path / "target").read_text()
+
+
+def test_output_may_have_the_longest_name(tmp_path: Path, run: Callable[..., Result]) -> None:
+    assert run("rules", "--output", tmp_path / ("x" * 255)) == (0, "", "")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("command", ["--help", "--version", "schema", "rules", "diagnose"])
+def test_a_full_stdout_is_said_in_one_sentence(command: str, trace: Path) -> None:
+    arguments = [command, str(trace)] if command == "diagnose" else [command]
+    with FULL.open("w") as full:
+        done = subprocess.run(  # noqa: S603 -- our own command
+            [sys.executable, "-m", "stepscope", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert is_one_sentence(done.stderr)
+
+
+@pytest.mark.parametrize(("closed", "code"), [("1", 2), ("2", 0), ("1 2", 2)])
+def test_closed_streams(closed: str, code: int, trace: Path) -> None:
+    redirections = " ".join(f"{number}>&-" for number in closed.split())
+    done = subprocess.run(  # noqa: S602 -- a shell closes streams
+        f"exec {sys.executable} -m stepscope diagnose {trace} {redirections}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == code
+    assert done.stderr == ("" if "2" in closed else "stepscope: stdout is closed; name a file with --output\n")
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "39", "99999999", "-5", "wide"])
+def test_any_width_of_the_terminal_gives_a_readable_report(
+    columns: str, trace: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for arguments in (["diagnose", trace], ["rules"], ["explain", "kv-pool-cast"]):
+        code, out, _ = run(*arguments)
+        assert code == 0
+        assert "kv-pool-cast" in out
+        assert 20 <= max(map(len, out.splitlines())) <= 400

@@ -63,7 +63,7 @@ def test_no_name_at_all_is_no_gpu() -> None:
     assert find_gpu(None, None) is None
 
 
-@pytest.mark.parametrize("name", ["h300", "", "H200", "NVIDIA H200", "../gpus/h200"])
+@pytest.mark.parametrize("name", ["h300", "", "NVIDIA H200", "../gpus/h200"])
 def test_an_unknown_name_is_wrong_usage_and_says_which_are_known(name: str) -> None:
     with pytest.raises(UsageError, match=r"known are .*h200") as caught:
         find_gpu(name, "NVIDIA H200")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kineto import Kineto
 from tests.samples_of_trouble import pool_cast
 
 from stepscope import diagnose
@@ -104,3 +107,90 @@ def test_odd_values_in_the_header(header: dict[str, Any], tmp_path: Path) -> Non
     path = tmp_path / "trace"
     path.write_text(json.dumps({**TRACE, **header}))
     assert is_diagnosed(path)
+
+
+ENDLESS = "1" * 5000
+HOSTILE_NAMES = [
+    ("user_annotation", f"step[DECODE bs={ENDLESS}]"),
+    ("user_annotation", f"step[DECODE bs={10**30}]"),
+    ("user_annotation", f"execute_context_0(0)_generation_{ENDLESS}(sq1sk{ENDLESS})"),
+    ("user_annotation", f"execute_context_0(0)_generation_1(sq1sk{ENDLESS})"),
+    ("python_function", f"lab.py({ENDLESS}): run"),
+    ("kernel", f"unrolled_elementwise_kernel<direct_copy_kernel_cuda, std::array<char*, 2ul>, {ENDLESS}, x>"),
+]
+
+
+@pytest.mark.parametrize(("category", "name"), HOSTILE_NAMES)
+def test_endless_numbers_in_names(category: str, name: str, tmp_path: Path) -> None:
+    events = [event | {"name": name} if event["cat"] == category else event for event in TRACE["traceEvents"]]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    assert is_diagnosed(path)
+
+
+@pytest.mark.parametrize("number", ODD_VALUES)
+def test_odd_device_numbers(number: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "deviceProperties": [{"id": number, "name": number}]}))
+    assert is_diagnosed(path)
+
+
+@pytest.mark.parametrize("rank", [True, -1, 10**30, "3", None, []])
+def test_a_rank_that_is_none(rank: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
+    path = tmp_path / f"rank{'9' * 100}.json"
+    path.write_text(json.dumps({**TRACE, "distributedInfo": {"rank": rank}}))
+    assert is_diagnosed(path)
+
+
+@pytest.mark.parametrize("hurt", ["direct_copy", ""])
+def test_kernels_without_a_duration(hurt: str, tmp_path: Path) -> None:
+    events = [
+        event | {"dur": 0} if event["cat"] == "kernel" and hurt in event["name"] else event
+        for event in TRACE["traceEvents"]
+    ]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    assert is_diagnosed(path)
+
+
+def test_steps_that_all_begin_at_once(tmp_path: Path) -> None:
+    events = [event | {"ts": 30, "dur": 9} if event["cat"] == "kernel" else event for event in TRACE["traceEvents"]]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    assert is_diagnosed(path)
+
+
+@pytest.mark.parametrize("name", ["moe" * 300_000, "fused_moetopk" * 70_000, "unrolled_elementwise_kernel<" * 30_000])
+def test_a_name_of_a_megabyte_takes_no_time(name: str, tmp_path: Path) -> None:
+    events = [event | {"name": name} if event["cat"] == "kernel" else event for event in TRACE["traceEvents"]]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps({**TRACE, "traceEvents": events}))
+    began = time.monotonic()
+    assert is_diagnosed(path)
+    assert time.monotonic() - began < 30
+
+
+def many(count: int, *, one_step: bool) -> Kineto:
+    """So many steps, or one, with as many waits, holes, replays, kernels' names and casts of shapes of their own."""
+    trace = Kineto()
+    for number in range(count):
+        at = 10 + number * 2000
+        if not one_step or not number:
+            trace.annotation("step[DECODE bs=1]", at - 5, 10)
+        shapes = [[400_000 + number, 576]] * 2
+        trace.call(f"cast{number}", at=at, duration=8, op="aten::copy_", dims=shapes, types=["c10::Half", "float"])
+        trace.replay([(f"kernel{number}", 5, (1, 1, 1))], at=at + 20)
+        trace.launch(at + 75, 1800, name="cudaStreamSynchronize")
+    return trace
+
+
+@pytest.mark.parametrize("one_step", [True, False])
+def test_time_grows_with_the_file_and_not_with_its_square(one_step: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    def seconds(count: int) -> float:
+        path = many(count, one_step=one_step).save(tmp_path / f"{count}.json")
+        began = time.process_time()
+        assert is_diagnosed(path)
+        return time.process_time() - began
+
+    seconds(100)  # what is done once, such as imports
+    assert seconds(4_000) < 9 * seconds(1_000)  # 4 in proportion, 16 in the square

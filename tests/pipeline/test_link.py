@@ -213,3 +213,12 @@ def test_innermost_is_the_top_of_the_stack(
     assert [{intervals[row]} if row != NONE else set() for row in found] == [
         stack_walk(intervals, thread, at) for thread, at in points
     ]
+
+
+def test_times_far_apart_on_many_threads_do_not_overflow() -> None:
+    """A span without a time stands at 0 beside times since 1970."""
+    far = 1_700_000_000_000_000_000
+    thread = np.arange(40)
+    start = np.where(thread == 0, 0, far + thread)
+    found = innermost(thread, start, start + 10, thread, start + 5)
+    assert found.tolist() == thread.tolist()

@@ -250,3 +250,21 @@ def test_a_wait_within_a_later_step_is_no_hole(tmp_path: Path) -> None:
     steps, of_kernel = steps_of(trace, tmp_path)
     assert steps.hole_ns == 0
     assert sorted(of_kernel.values()) == [0, 0, 1, 1]
+
+
+def test_a_hole_is_looked_for_in_the_first_step_of_which_work_was_recorded(tmp_path: Path) -> None:
+    trace = replayed("cudaStreamSynchronize", waited=74_900)
+    trace.annotation("step[DECODE bs=1]", -600, 500)  # its work had run before recording began
+    steps, of_kernel = steps_of(trace, tmp_path)
+    assert of_kernel["input copy"] == -1
+    assert steps.hole_ns == (75_006 - 18) * 1000
+
+
+@pytest.mark.parametrize(("batches", "typical"), [([8, 1, 2], 2), ([3], 3), ([4, 4, 1, 4], 4)])
+def test_the_typical_step_has_the_median_batch_size(batches: list[int], typical: int, tmp_path: Path) -> None:
+    trace = Kineto()
+    for number, batch in enumerate(batches):
+        trace.annotation(f"step[DECODE bs={batch}]", number * 100, 50)
+        trace.call("k", at=number * 100 + 10, duration=5)
+    steps, _ = steps_of(trace, tmp_path)
+    assert steps.typical(range(len(batches))).batch_size == typical

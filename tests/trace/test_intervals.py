@@ -68,10 +68,6 @@ def test_time_that_two_kernels_share_counts_once() -> None:
     assert intervals.covered(*arrays([(0, 10), (4, 12), (20, 25)])) == 17
 
 
-def test_covered_within_cuts_at_both_bounds() -> None:
-    assert intervals.covered_within(*arrays([(0, 10), (15, 30)]), 8, 20) == 2 + 5
-
-
 def test_gaps_are_what_lies_between() -> None:
     assert rows(*intervals.gaps(*arrays([(0, 10), (4, 12), (20, 25), (26, 30)]))) == [(12, 20), (25, 26)]
 
@@ -103,12 +99,6 @@ def test_covered_counts_ticks(given_rows: Pairs) -> None:
     assert intervals.covered(*arrays(given_rows)) == len(ticks(given_rows))
 
 
-@given(pairs, st.integers(0, END), st.integers(0, END))
-def test_covered_within_counts_ticks_between_bounds(given_rows: Pairs, one: int, other: int) -> None:
-    low, high = min(one, other), max(one, other)
-    assert intervals.covered_within(*arrays(given_rows), low, high) == len(ticks(given_rows) & set(range(low, high)))
-
-
 @given(pairs)
 def test_gaps_are_the_uncovered_ticks_inside(given_rows: Pairs) -> None:
     covered = ticks(given_rows)
@@ -137,3 +127,9 @@ def test_covered_by_group_is_covered_of_each_group(drawn: list[tuple[int, int, i
     ]
     found = intervals.covered_by_group(*arrays(given_rows), np.array(group, dtype=np.int64), 4)
     assert found.tolist() == expected
+
+
+def test_groups_far_apart_do_not_overflow() -> None:
+    group = np.arange(40)
+    starts = np.where(group == 0, 0, 1_700_000_000_000_000_000 + group)
+    assert intervals.covered_by_group(starts, starts + 7, group, 40).tolist() == [7] * 40

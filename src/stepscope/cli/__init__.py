@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -29,9 +30,13 @@ for command in (demo, diagnose, explain, rules, schema):
 
 def main() -> int:
     """Run a command and return its exit code; bad input gets one sentence on stderr, never a traceback."""
+    if sys.stderr is None:  # closed by the caller
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- open as long as the process
     _write_any_character()
     try:
         result = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except CycloptsError as error:
         return _refuse(" ".join(str(error).split()), ExitCode.WRONG_USAGE)
     except StepscopeError as error:
@@ -39,9 +44,17 @@ def main() -> int:
     except KeyboardInterrupt:
         return _refuse("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return ExitCode.DONE
+    except OSError as error:  # every other file has its own sentence
+        _drop_output()
+        return _refuse(f"stdout cannot be written ({error.strerror})", ExitCode.WRONG_USAGE)
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _drop_output() -> None:
+    """Let what stdout still holds go nowhere, so that Python does not fail on it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_any_character() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markdown import Markdown
 
 from stepscope.cli import options
 from stepscope.cli.output import check_writable, result_stream
 from stepscope.errors import ExitCode
 from stepscope.report import Format
+from stepscope.report.console import console_on
+from stepscope.report.json import write
 
 if TYPE_CHECKING:
     from stepscope.pipeline.detect.rule import Rule
@@ -32,11 +32,12 @@ def explain(
     found = find_rule(rule)
     with result_stream(output) as stream:
         if report_format is Format.JSON:
-            stream.write(msgspec.json.format(msgspec.json.encode(_document(found)), indent=2).decode() + "\n")
+            write(_document(found), stream)
         elif report_format is Format.MARKDOWN:
             stream.write(_markdown(found))
         else:
-            Console(file=stream, highlight=False).print(Markdown(_markdown(found)))
+            with console_on(stream) as console:
+                console.print(Markdown(_markdown(found)))
     return ExitCode.DONE
 
 

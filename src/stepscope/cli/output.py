@@ -24,24 +24,41 @@ def result_stream(path: Path | None) -> Iterator[TextIO]:
         UsageError: the file cannot be written there.
     """
     if path is None:
+        if sys.stdout is None:
+            raise UsageError("stdout is closed; name a file with --output")
         yield sys.stdout
         sys.stdout.flush()
         return
     check_writable(path)
+    target = Path(os.path.realpath(path))  # a link stays one
+    if target.exists() and not target.is_file():
+        with _to_device(path) as stream:
+            yield stream
+        return
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".stepscope-")
     except OSError as error:
         raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             yield stream
         Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
+        Path(name).replace(target)
     except OSError as error:
         raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
     finally:
         with suppress(FileNotFoundError):
             Path(name).unlink()
+
+
+@contextmanager
+def _to_device(path: Path) -> Iterator[TextIO]:
+    """Write to a pipe or device: a file must not take its place."""
+    try:
+        with path.open("w", encoding="utf-8") as stream:
+            yield stream
+    except OSError as error:
+        raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
 
 
 def check_writable(path: Path | None) -> None:
@@ -52,9 +69,13 @@ def check_writable(path: Path | None) -> None:
     """
     if path is None:
         return
-    if path.is_dir():
+    try:
+        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:
+        raise UsageError(f"--output {path}: cannot be written ({error.strerror})") from error
+    if is_folder:
         raise UsageError(f"--output {path}: is a folder; name a file")
-    if not path.parent.is_dir():
+    if not has_folder:
         raise UsageError(f"--output {path}: the folder {path.parent} does not exist")
 
 

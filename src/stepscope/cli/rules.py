@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from stepscope.cli import options
 from stepscope.cli.output import check_writable, result_stream
 from stepscope.errors import ExitCode
 from stepscope.report import Format
+from stepscope.report.console import console_on
+from stepscope.report.json import write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def rules(*, report_format: options.ReportFormat = Format.TERMINAL, output: options.Output = None) -> ExitCode:
-    """List the rules: what each looks for, in which phases, and what a trace must hold for it."""
+    """List the rules and what each finds; as JSON or Markdown also what a trace must hold for it."""
     from stepscope.pipeline.detect.registry import all_rules  # noqa: PLC0415 -- loads polars
 
     check_writable(output)
     listed = sorted(all_rules(), key=lambda rule: rule.id)
     with result_stream(output) as stream:
         if report_format is Format.JSON:
-            stream.write(msgspec.json.format(msgspec.json.encode(_document(listed)), indent=2).decode() + "\n")
+            write(_document(listed), stream)
         elif report_format is Format.MARKDOWN:
             stream.writelines(_markdown(listed))
         else:
@@ -56,4 +56,5 @@ def _draw(listed: Sequence[Rule], stream: TextIO) -> None:
         table.add_column(name)
     for rule in listed:
         table.add_row(rule.id, rule.title)
-    Console(file=stream, highlight=False, markup=False).print(table)
+    with console_on(stream) as console:
+        console.print(table)

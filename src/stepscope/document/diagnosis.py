@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 class Severity(StrEnum):
-    """How much a finding matters, by the larger of its two gains; see `of_gain`."""
+    """How much a finding matters, by the larger of its two gains."""
 
     CRITICAL = "critical"
     MAJOR = "major"
@@ -238,6 +238,7 @@ class CouldNotCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What the trace cannot answer, and how to record one that can."""
 
     rule: str
+    trace: int
     missing: str
     how_to_capture: str
 

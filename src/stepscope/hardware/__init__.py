@@ -45,9 +45,9 @@ def find_gpu(name: str | None, recorded_name: str | None) -> Gpu | None:
         UsageError: there is no data file for `name`.
     """
     if name is not None:
-        if name not in _files():
+        if name.lower() not in _files():
             raise UsageError(f"--gpu {name}: unknown GPU; known are {', '.join(gpu_names())}")
-        return _read(name)
+        return _read(name.lower())
     if recorded_name is None:
         return None
     known = (gpu for key in gpu_names() if recorded_name in (gpu := _read(key)).recorded_names)

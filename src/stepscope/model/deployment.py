@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.errors import UsageError
 from stepscope.model.catalogue import Weight, rank_weights
 from stepscope.model.kv_pool import PUBLISHED_MLA, KVPoolLayout, kv_pool_layout
 from stepscope.model.spec import ModelSpec, load_preset
@@ -29,7 +30,13 @@ class Deployment:
 
     @classmethod
     def of(cls, model: str | None, tp: int | None, context: int | None) -> Self:
-        """Build a deployment from what the command line tells; without `tp` no weight is known, only the pool."""
+        """Build a deployment from what the command line tells; without `tp` no weight is known, only the pool.
+
+        Raises:
+            UsageError: there is no such model, or it does not divide by `tp`, or `tp` is given alone.
+        """
+        if model is None and tp is not None:
+            raise UsageError(f"--tp {tp}: says nothing without --model")
         if model is None:
             return cls(None, None, tp, context, (), PUBLISHED_MLA)
         spec = load_preset(model)

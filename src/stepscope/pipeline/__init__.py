@@ -14,7 +14,7 @@ from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
-from stepscope.pipeline.health import check_health, has_stacks
+from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.load import Cache, Listener, Silent, find_traces, is_folder, load
 from stepscope.pipeline.steps import find_steps
@@ -55,6 +55,8 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
         UsageError: a path or name does not exist.
         NotATraceError: a file is no trace, or a folder holds none.
     """
+    if not paths:
+        raise UsageError("no trace given")
     deployment = Deployment.of(model, tp, context)
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read
@@ -90,11 +92,12 @@ def _examine(
     attributed = attribute(linked, steps)
     gpu = find_gpu(gpu_name, trace.device_name)
     timeline = Timeline(linked, steps)
+    stacks = has_stacks(linked)
     cases = [
         Case(
             phase=phase,
             step_indices=indices,
-            step=steps.steps[indices[0]],
+            step=steps.typical(indices),
             linked=linked,
             groups=attributed.of_phase(phase),
             timeline=timeline,
@@ -102,7 +105,8 @@ def _examine(
             deployment=deployment,
             gpu=gpu,
             sources=sources,
-            has_stacks=has_stacks(linked),
+            has_stacks=stacks,
+            complete=is_complete(warnings),
         )
         for phase, indices in steps.steady_phases().items()
     ]
@@ -112,6 +116,10 @@ def _examine(
 
 def _folder(path: str | Path) -> Path:
     folder = Path(path)
-    if not folder.is_dir():
+    try:
+        exists = folder.is_dir()
+    except OSError as error:
+        raise UsageError(f"--source {path}: cannot be read ({error.strerror})") from error
+    if not exists:
         raise UsageError(f"--source {path}: no such folder")
     return folder

@@ -24,9 +24,9 @@ class Transfer:
         """Bytes read plus bytes written, each element once."""
         return self.elements * (item_bytes(self.source_dtype) + item_bytes(self.target_dtype))
 
-    def achieved_gb_per_s(self, us: float) -> float:
-        """Return the rate in 1e9 bytes/s of a call that took `us`."""
-        return self.bytes / us / 1e3
+    def achieved_gb_per_s(self, us: float) -> float | None:
+        """Return the rate in 1e9 bytes/s of a call that took `us`; None where no time was recorded."""
+        return self.bytes / us / 1e3 if us else None
 
     def floor_us(self, gpu: Gpu | None) -> float | None:
         """Return the least time in µs: at the measured copy rate where known, else at the datasheet's peak."""

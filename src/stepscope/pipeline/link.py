@@ -61,11 +61,11 @@ def innermost(thread: Ints, start: Ints, end: Ints, at_thread: Ints, at: Ints) -
     """
     if start.size == 0:
         return np.full(at.shape, NONE, dtype=np.int64)
-    base = min(int(start.min()), int(at.min(initial=start.min())))
-    length = max(int(end.max()), int(at.max(initial=0))) - base + 2
-    start = start - base + thread.astype(np.int64) * length
-    end = np.maximum(end - base + thread.astype(np.int64) * length, start + 1)
-    at = at - base + at_thread.astype(np.int64) * length
+    times = np.concatenate((start, np.maximum(end, start + 1), at))
+    known, rank = np.unique(times, return_inverse=True)  # only their order matters, and ranks fit in 64 bits
+    start, end, at = np.split(
+        rank + np.concatenate((thread, thread, at_thread)).astype(np.int64) * known.size, (start.size, 2 * start.size)
+    )
 
     order = np.lexsort((-end, start))
     ordered_start = start[order]

@@ -37,8 +37,9 @@ WAITS = re.compile(r"^(?:cuda|hip|cu)\w*(?:Synchronize|Memcpy\w*)$")
 CAPTURE = "StreamEndCapture|GraphInstantiate"
 """Runtime calls that end the capture of a graph: what was launched before them did not run."""
 
-_SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d+))?")
-_VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d+)\(.*?\)_generation_(?P<decodes>\d+)\(")
+# a number of more than 9 digits is damage, and may not fit in 64 bits
+_SGLANG = re.compile(r"^step\[(?P<phase>[A-Z_]+)(?: bs=(?P<batch>\d{1,9})\b)?")
+_VLLM = re.compile(r"^execute_(?:\d+_)?context_(?P<prefills>\d{1,9})\(.*?\)_generation_(?P<decodes>\d{1,9})\(")
 _TORCH = re.compile(r"^ProfilerStep#\d+")
 
 
@@ -91,6 +92,11 @@ class Steps:
             if index in with_work:
                 phases.setdefault(step.phase, []).append(index)
         return phases
+
+    def typical(self, indices: Sequence[int]) -> Step:
+        """Return the step of the median batch size among these; of those that share it, one from the middle."""
+        by_batch = sorted(indices, key=lambda index: self.steps[index].batch_size or 0)
+        return self.steps[by_batch[len(by_batch) // 2]]
 
     def steady_phases(self) -> dict[Phase, list[int]]:
         """Return the steps of each phase that figures are taken from: without the first, where enough remain.
@@ -157,16 +163,21 @@ def _torch_step(name: str, start: int) -> Step | None:
 
 def _without_hole(linked: Linked, step: Ints) -> tuple[Ints, int]:
     """Take the GPU work before an unrecorded stretch out of the first step; return the stretch's length in ns."""
-    first = step == step[step >= 0].min(initial=0)
+    in_steps = step[step >= 0]
+    if not in_steps.size:
+        return step, 0
+    first = step == in_steps.min()  # not 0: of the first step marked, nothing may be recorded
     start = linked.kernels["start_ns"].to_numpy()
     end = start + linked.kernels["duration_ns"].to_numpy()
     gap_starts, gap_ends = intervals.gaps(start[first], end[first])
-    long = gap_ends - gap_starts >= WAIT_HOLE_NS
+    lengths = gap_ends - gap_starts
     waits = linked.trace.launches.filter(pl.col("name").cast(pl.String).str.contains(WAITS.pattern))
     wait_starts = waits["start_ns"].to_numpy()
     wait_ends = wait_starts + waits["duration_ns"].to_numpy()
-    for low, high in zip(gap_starts[long][::-1].tolist(), gap_ends[long][::-1].tolist(), strict=True):
-        waited = intervals.covered_within(wait_starts, wait_ends, low, high)
-        if waited >= WAIT_HOLE_SHARE * (high - low):
-            return np.where(first & (start < high), -1, step), high - low
-    return step, 0
+    merged = intervals.union(wait_starts, wait_ends)
+    waited = intervals.time_covered_before(gap_ends, *merged) - intervals.time_covered_before(gap_starts, *merged)
+    holes = np.flatnonzero((lengths >= WAIT_HOLE_NS) & (waited >= WAIT_HOLE_SHARE * lengths))
+    if not holes.size:
+        return step, 0
+    last = holes[-1]
+    return np.where(first & (start < gap_ends[last]), -1, step), int(lengths[last])

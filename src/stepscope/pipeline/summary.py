@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
+from stepscope.pipeline.health import is_complete
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Examined:
     @property
     def complete(self) -> bool:
         """Whether idle time and totals can be believed."""
-        return not any(warning.spoils_totals for warning in self.warnings)
+        return is_complete(self.warnings)
 
 
 def summarise(index: int, examined: Examined, deployment: Deployment) -> document.Diagnosis:
@@ -61,7 +63,7 @@ def summarise(index: int, examined: Examined, deployment: Deployment) -> documen
         breakdown=[row for case in examined.cases for row in _breakdown(index, examined, case)],
         findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
         ruled_out=list(_ruled_out(index, examined)),
-        could_not_check=list(_could_not_check(examined)),
+        could_not_check=list(dict.fromkeys(_could_not_check(index, examined))),  # phases often lack the same
     )
 
 
@@ -82,7 +84,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
 def _trace_info(examined: Examined) -> document.TraceInfo:
     trace = examined.linked.trace
     return document.TraceInfo(
-        path=trace.path,
+        path=os.fsencode(trace.path).decode("utf-8", "backslashreplace"),
         bytes=trace.file_bytes,
         events=trace.event_count,
         rank=trace.rank,
@@ -156,14 +158,18 @@ def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, fl
     start = kernels["start_ns"].to_numpy()
     end = start + kernels["duration_ns"].to_numpy()
     step = examined.steps.step_of_kernel
-    chosen = examined.steps.rows(case.step_indices)
     count = len(examined.steps.steps)
+    rows_of_class: dict[str, list[NDArray[np.int64]]] = {}
+    for group in case.groups:
+        rows = group.rows[np.isin(group.step_of_row, case.step_indices)]
+        if rows.size:
+            rows_of_class.setdefault(group.kernel_class, []).append(rows)
     times = {}
-    for kernel_class in np.unique(examined.attributed.class_of_kernel[chosen]):
-        mine = chosen & (examined.attributed.class_of_kernel == kernel_class)
+    for kernel_class, parts in rows_of_class.items():
+        mine = np.concatenate(parts)
         covered = intervals.covered_by_group(start[mine], end[mine], step[mine], count)[list(case.step_indices)]
         calls = np.bincount(step[mine], minlength=count)[list(case.step_indices)]
-        times[str(kernel_class)] = (float(np.median(covered)) / 1e3, float(np.median(calls)))
+        times[kernel_class] = (float(np.median(covered)) / 1e3, float(np.median(calls)))
     return times
 
 
@@ -173,12 +179,12 @@ def _ruled_out(index: int, examined: Examined) -> Iterator[document.RuledOut]:
         yield from rule_out(case, index, times, {finding.rule for finding in detected.findings})
 
 
-def _could_not_check(examined: Examined) -> Iterator[document.CouldNotCheck]:
+def _could_not_check(index: int, examined: Examined) -> Iterator[document.CouldNotCheck]:
     if not examined.cases:
         has_gpu_events = examined.linked.kernels.height > 0
         missing, how = ("no steps", _NO_STEPS) if has_gpu_events else ("no GPU events", _NO_GPU_EVENTS)
         for rule in all_rules():
-            yield document.CouldNotCheck(rule=rule.id, missing=missing, how_to_capture=how)
+            yield document.CouldNotCheck(rule=rule.id, trace=index, missing=missing, how_to_capture=how)
     for detected in examined.detected:
         yield from detected.could_not_check
 

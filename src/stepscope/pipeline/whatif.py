@@ -39,8 +39,8 @@ OWN_GAP_NS = 1_000
 """The device's own gap between two kernels where the trace shows none to learn it from."""
 GRAPH_GAP_NS = 500
 """The device's own gap between two kernels of a graph; the median in graph replays on one H200 is 416 ns."""
-_NEVER = -(1 << 60)
-_FOREVER = 1 << 60
+_NEVER = -(1 << 62)
+_FOREVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Timeline:
         self._start = kernels["start_ns"].to_numpy()
         self._end = self._start + kernels["duration_ns"].to_numpy()
         self._gap = self._start - _frontier_before(self._end, self._start)
-        self._beside = (self._gap < 0) & _other_stream(kernels["stream"].fill_null(0).to_numpy(), self._end)
+        self._beside = (self._gap < 0) & _other_stream(self._end, *_queues(kernels))
         self._launch = kernels["launch"].cast(pl.Int64).fill_null(-1).to_numpy()
         self._issued = _issued(linked, self._launch, self._end)
         all_rows = np.arange(self._start.size)
@@ -261,16 +261,18 @@ def _waits(linked: Linked, end: Ints, launch: Ints) -> list[_Wait]:
         pl.col("name").cast(pl.String).str.contains(WAITS.pattern)
     )
     by_end = np.argsort(end, kind="stable")
-    row_of_launch = {int(call): row for row, call in enumerate(launch.tolist()) if call >= 0}
+    sorted_end = end[by_end]
+    last_of_launch = np.full(linked.trace.launches.height, -1)
+    np.maximum.at(last_of_launch, launch[launch >= 0], np.flatnonzero(launch >= 0))
     waits = []
     for row, call_start, duration, name in calls.select(
         "row", "start_ns", "duration_ns", pl.col("name").cast(pl.String)
     ).iter_rows():
         call_end = call_start + duration
         if "Memcpy" in name:
-            target = row_of_launch.get(row, -1)
+            target = int(last_of_launch[row])
         else:
-            position = int(np.searchsorted(end[by_end], call_end, side="right")) - 1
+            position = int(np.searchsorted(sorted_end, call_end, side="right")) - 1
             target = int(by_end[position]) if position >= 0 else -1
         if target >= 0 and call_start < end[target] <= call_end and call_end - end[target] <= RETURN_DELAY_NS:
             waits.append(_Wait(call_start, call_end, target, int(call_end - end[target])))
@@ -282,9 +284,15 @@ def _frontier_before(end: Ints, start: Ints) -> Ints:
     return np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
 
 
-def _other_stream(stream: Ints, end: Ints) -> Bools:
+def _queues(kernels: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Return device and stream of each row: a stream's number says nothing without its device."""
+    return kernels["device"].fill_null(0).to_numpy(), kernels["stream"].fill_null(0).to_numpy()
+
+
+def _other_stream(end: Ints, device: Ints, stream: Ints) -> Bools:
     """Tell which rows are on another stream than the work before them that ends last."""
     latest = np.maximum.accumulate(end)
     is_latest = np.concatenate(([True], end[1:] > latest[:-1]))
     holder = np.maximum.accumulate(np.where(is_latest, np.arange(end.size), 0))
-    return np.concatenate(([False], stream[1:] != stream[holder[:-1]]))
+    before = holder[:-1]
+    return np.concatenate(([False], (stream[1:] != stream[before]) | (device[1:] != device[before])))

@@ -13,5 +13,10 @@ if TYPE_CHECKING:
 
 
 def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
-    """Write the document to a stream, indented."""
-    stream.write(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n")
+    """Write the diagnosis to a stream."""
+    write(diagnosis, stream)
+
+
+def write(value: object, stream: TextIO) -> None:
+    """Write a value to a stream as one JSON document, indented."""
+    stream.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")

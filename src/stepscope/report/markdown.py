@@ -41,23 +41,12 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     if folded:
         yield from ("", f"Also seen: {escaped(', '.join(map(sentences.folded_line, folded)))}.")
     if diagnosis.ruled_out:
-        yield from ("", "## Ruled out, or not to be told", "")
-        yield from _table(
-            ("suspect", "phase", "trace", "why"),
-            (
-                (
-                    row.hypothesis,
-                    row.phase,
-                    sentences.trace_name(diagnosis, row.trace) or "",
-                    sentences.ruled_out_line(row),
-                )
-                for row in diagnosis.ruled_out
-            ),
-        )
+        yield from ("", "## Ruled out, or undecided", "")
+        yield from _ruled_out(diagnosis)
     if diagnosis.could_not_check:
         yield from ("", "## Could not check", "")
         for row in diagnosis.could_not_check:
-            yield f"- **{escaped(row.rule)}**: {escaped(row.missing)}. To know: {escaped(row.how_to_capture)}."
+            yield f"- **{escaped(row.rule)}**: {escaped(sentences.unchecked_line(diagnosis, row))}"
 
 
 def _inputs(diagnosis: Diagnosis) -> Iterator[str]:
@@ -65,7 +54,7 @@ def _inputs(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"- {escaped(sentences.trace_line(trace))}"
         for warning in trace.warnings:
             times = f" ({warning.count:,})" if warning.count > 1 else ""
-            yield f"  - take care: {escaped(warning.message)}{times}"
+            yield f"  - warning: {escaped(warning.message)}{times}"
     if diagnosis.model is not None:
         tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
         yield f"- model: {escaped(diagnosis.model.name)}{tp}"
@@ -90,6 +79,17 @@ def _steps(diagnosis: Diagnosis, step: StepSummary) -> Iterator[str]:
             for row in rows
         ),
     )
+
+
+def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
+    rows = [
+        (row.hypothesis, row.phase, sentences.trace_name(diagnosis, row.trace), sentences.ruled_out_line(row))
+        for row in diagnosis.ruled_out
+    ]
+    if len(diagnosis.traces) == 1:
+        yield from _table(("suspect", "phase", "why"), ((suspect, phase, why) for suspect, phase, _, why in rows))
+    else:
+        yield from _table(("suspect", "phase", "trace", "why"), ((s, p, name or "", why) for s, p, name, why in rows))
 
 
 def _finding(diagnosis: Diagnosis, number: int, finding: Finding) -> Iterator[str]:

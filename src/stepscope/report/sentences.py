@@ -11,7 +11,7 @@ from stepscope.report.text import printable, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.document import Diagnosis, Evidence, Finding, RuledOut, StepSummary, TraceInfo, WhatIf
+    from stepscope.document import CouldNotCheck, Diagnosis, Evidence, Finding, RuledOut, StepSummary, TraceInfo, WhatIf
 
 NEGLIGIBLE_GAIN = 0.01
 """A gain below this fraction of the step is called none."""
@@ -51,9 +51,10 @@ def step_line(step: StepSummary) -> str:
         share = units.share(step.gpu_idle_us / step.duration_us.median if step.duration_us.median else 0.0)
         idle = f"idle {units.time(step.gpu_idle_us)} ({share})"
     span = units.time(step.gpu_span_us.median)
+    kernels = f"{units.count(step.kernels_per_step)} kernel{'' if step.kernels_per_step == 1 else 's'}"
     return (
         f"{step.count} {step.phase} {noun}{steady}{batch}: {duration} a step; GPU span {span},"
-        f" busy {units.time(step.gpu_busy_us)}, {idle}; {units.count(step.kernels_per_step)} kernels"
+        f" busy {units.time(step.gpu_busy_us)}, {idle}; {kernels}"
     )
 
 
@@ -94,6 +95,13 @@ def ruled_out_line(row: RuledOut) -> str:
     """Describe a suspect: its time, and why it is not the cause."""
     time = f"{units.time(row.time_us_per_step)} a step; " if row.time_us_per_step else ""
     return f"{time}{printable(row.reason)}"
+
+
+def unchecked_line(diagnosis: Diagnosis, row: CouldNotCheck) -> str:
+    """Describe what a trace cannot answer, and how to record one that can."""
+    name = trace_name(diagnosis, row.trace)
+    place = f" in {name}" if name else ""
+    return f"{printable(row.missing)}{place}. To know: {row.how_to_capture}."
 
 
 def folded_line(finding: Finding) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,11 +11,14 @@ from rich.text import Text
 from stepscope import units
 from stepscope.document import Severity
 from stepscope.report import sentences
+from stepscope.report.console import console_on
 from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TextIO
+
+    from rich.console import Console
 
     from stepscope.document import Diagnosis, Finding, StepSummary
 
@@ -31,31 +33,35 @@ _SHOWN_CLASSES = 8
 
 def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
     """Write the diagnosis to a stream, in colour where it is a terminal that shows colour."""
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    with console_on(stream) as console:
+        _draw(diagnosis, console)
+
+
+def _draw(diagnosis: Diagnosis, console: Console) -> None:
     for trace in diagnosis.traces:
         console.print(sentences.trace_line(trace), style="bold")
         for warning in trace.warnings:
             times = f" ({warning.count:,})" if warning.count > 1 else ""
-            console.print(_labelled([("care", printable(warning.message) + times)]))
+            console.print(_labelled([("warning", printable(warning.message) + times)]))
     _context(console, diagnosis)
     for step in diagnosis.steps:
         _steps(console, diagnosis, step)
     shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
     _heading(console, "Findings" if shown else "No findings")
     for number, finding in enumerate(shown, 1):
+        if number > 1:
+            console.print()
         _finding(console, diagnosis, number, finding)
     folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
     if folded:
         console.print(f"Also seen: {', '.join(map(sentences.folded_line, folded))}.")
     if diagnosis.ruled_out:
-        _heading(console, "Ruled out, or not to be told")
+        _heading(console, "Ruled out, or undecided")
         _ruled_out(console, diagnosis)
     if diagnosis.could_not_check:
         _heading(console, "Could not check")
-        rows_ = (
-            (row.rule, f"{printable(row.missing)}. To know: {row.how_to_capture}.") for row in diagnosis.could_not_check
-        )
-        console.print(_labelled(rows_))
+        unchecked = diagnosis.could_not_check
+        console.print(_labelled((row.rule, sentences.unchecked_line(diagnosis, row)) for row in unchecked))
 
 
 def _context(console: Console, diagnosis: Diagnosis) -> None:
@@ -96,7 +102,6 @@ def _finding(console: Console, diagnosis: Diagnosis, number: int, finding: Findi
     console.print(head)
     console.print(Padding(Text(printable(finding.title)), (0, 0, 0, 3)))
     console.print(_labelled(sentences.finding_rows(diagnosis, finding)))
-    console.print()
 
 
 def _ruled_out(console: Console, diagnosis: Diagnosis) -> None:

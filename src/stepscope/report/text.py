@@ -18,7 +18,23 @@ def printable(text: str) -> str:
 def shortened(name: str, limit: int) -> str:
     """Return a kernel's name without its argument list, at most `limit` characters long."""
     name = printable(name).removeprefix("void ")
-    head, bracket, _ = name.partition("(")
-    if bracket and head and not head.endswith(("<", "::", " ")):
-        name = head
+    name = name[: _arguments_at(name)]
     return name if len(name) <= limit else name[: limit - 1] + "…"
+
+
+def _arguments_at(name: str) -> int:
+    """Return where a function's argument list begins: its first bracket outside `<…>` that ends a name."""
+    depth = 0
+    for position, character in enumerate(name):
+        if character in "<{":
+            depth += 1
+        elif character in ">}":
+            depth -= 1
+        elif (
+            character == "("
+            and depth == 0
+            and position
+            and (name[position - 1].isalnum() or name[position - 1] in "_>")
+        ):
+            return position
+    return len(name)

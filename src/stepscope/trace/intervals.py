@@ -54,18 +54,13 @@ def covered_by_group(starts: Ints, ends: Ints, group: Ints, count: int) -> Ints:
     """
     if starts.size == 0:
         return np.zeros(count, dtype=np.int64)
-    base = int(starts.min())
-    length = int(ends.max()) - base + 1  # groups are laid one after another, so that one union serves all
-    offset = group * length - base
-    merged_starts, merged_ends = union(starts + offset, ends + offset)
+    times, rank = np.unique(np.concatenate((starts, ends)), return_inverse=True)
+    offset = group * times.size  # groups are laid one after another by rank, so that one union serves all
+    merged_starts, merged_ends = union(rank[: starts.size] + offset, rank[starts.size :] + offset)
     total = np.zeros(count, dtype=np.int64)
-    np.add.at(total, merged_starts // length, merged_ends - merged_starts)
+    lengths = times[merged_ends % times.size] - times[merged_starts % times.size]
+    np.add.at(total, merged_starts // times.size, lengths)
     return total
-
-
-def covered_within(starts: Ints, ends: Ints, low: int, high: int) -> int:
-    """Return the time within [low, high) that at least one interval covers."""
-    return covered(np.clip(starts, low, high), np.clip(ends, low, high))
 
 
 def gaps(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -93,10 +88,11 @@ def time_covered_before(times: Ints, starts: Ints, ends: Ints) -> Ints:
 def difference(starts: Ints, ends: Ints, other_starts: Ints, other_ends: Ints) -> tuple[Ints, Ints]:
     """Return the time covered by the first set of intervals and not by the second, merged."""
     starts, ends = union(starts, ends)
-    other_starts, other_ends = union(other_starts, other_ends)
-    cuts = np.unique(np.concatenate((starts, ends, other_starts, other_ends)))
-    if cuts.size == 0:
+    if starts.size == 0:
         return starts, ends
+    other_starts, other_ends = union(other_starts, other_ends)
+    cuts = np.concatenate((starts, ends, other_starts, other_ends))
+    cuts.sort()  # equal cuts make empty intervals, which `union` drops; np.unique is ten times slower here
     low, high = cuts[:-1], cuts[1:]
     in_first = _contains(starts, ends, low)
     in_second = _contains(other_starts, other_ends, low)

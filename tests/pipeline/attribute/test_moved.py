@@ -89,3 +89,15 @@ def test_recorded_shapes_and_types() -> None:
     assert parse_types(None) is None
     assert parse_shapes('"none"') is None
     assert parse_types("[1]") is None
+
+
+@pytest.mark.parametrize("sizes", [[10**30, 576], [1 << 39, 1 << 39, 576], [-495552, -1, 576], [1 << 38] * 300])
+def test_sizes_that_no_memory_holds_are_no_tensor(sizes: list[int]) -> None:
+    shapes = parse_shapes(str([sizes, sizes]))
+    assert moved_by_op("aten::copy_", shapes, ["BFloat16", "Float8_e4m3fn"]) is None
+
+
+@pytest.mark.parametrize("recorded", ['["\\uZZZZ"]', "[[1e]]", "[[" * 5000, '["\x01"]', "[[-]]", ""])
+def test_damaged_shapes_and_types_count_as_not_recorded(recorded: str) -> None:
+    assert parse_shapes(recorded) is None
+    assert parse_types(recorded) is None

@@ -206,3 +206,50 @@ def test_the_next_folder_is_tried_where_the_first_holds_another_version(tmp_path
     found = find_statement(Stack((StackFrame("model.py", 1, "forward"),), ("to",)), [old, new])
     assert found is not None
     assert found.text == "return k.to(int)"
+
+
+def stack_in(file: str, calls: tuple[str, ...] = ("to",)) -> Stack:
+    return Stack((StackFrame(file, 1, "f"),), calls)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key.py").write_text("def f(x):\n    return x.to()\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "linked.py").symlink_to(tmp_path / "secret" / "key.py")
+    (folder / "linked").symlink_to(tmp_path / "secret")
+    (folder / "loop.py").symlink_to(folder / "loop.py")
+    for file in ("linked.py", "linked/key.py", "../secret/key.py", str(tmp_path / "secret" / "key.py"), "loop.py"):
+        assert find_statement(stack_in(file), [folder]) is None
+    (folder / "own.py").symlink_to(folder / "real.py")
+    (folder / "real.py").write_text("def f(x):\n    return x.to()\n")
+    assert find_statement(stack_in("own.py"), [folder]) is not None
+
+
+@pytest.mark.parametrize("file", ["a" * 300_000 + ".py", "a/" * 500_000 + "b.py", "nul\0.py", "../" * 9 + "x.py", ""])
+def test_names_that_no_file_can_have(file: str, tmp_path: Path) -> None:
+    assert find_statement(stack_in(file), [tmp_path]) is None
+
+
+DEEP = {
+    "parentheses": "(" * 100_000 + "x" + ")" * 100_000,
+    "some parentheses": "(" * 150 + "x" + ")" * 150,
+    "calls": "x" + ".to()" * 5000,
+    "fewer calls": "x" + ".to()" * 900,
+    "signs": "-" * 100_000 + "x",
+    "attributes": "x" + ".y" * 100_000,
+    "brackets": "[" * 199 + "]" * 199,
+}
+
+
+@pytest.mark.parametrize("what", DEEP)
+def test_a_source_nested_too_deep_is_no_traceback(what: str, tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text(f"def f(x):\n    return {DEEP[what]}.to()\n")
+    find_statement(stack_in("deep.py"), [tmp_path])
+
+
+def test_odd_escapes_in_a_source_are_not_our_warnings(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "odd.py").write_text('def f(x):\n    "\\d"\n    assert (x, 1)\n    return x.to() if x is 1 else 0\n')
+    assert find_statement(stack_in("odd.py"), [tmp_path]) is not None
+    assert not recwarn.list

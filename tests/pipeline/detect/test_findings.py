@@ -13,7 +13,7 @@ from tests.kineto import Kineto
 from tests.stages import case_of, diagnosed
 
 from stepscope.document import Confidence, Evidence, Finding, Fix, Range, Severity, WhatIf
-from stepscope.pipeline.detect.findings import findings_of, in_order, severity_of_gain
+from stepscope.pipeline.detect.findings import _range, findings_of, in_order, severity_of_gain
 from stepscope.pipeline.detect.rule import Cause
 from stepscope.pipeline.whatif import Change
 from stepscope.report import Format, draw
@@ -223,3 +223,8 @@ def test_a_folded_finding_is_only_named() -> None:
     draw(diagnosis, Format.TERMINAL, text)
     assert "Also seen: redundant-cast" in text.getvalue()
     assert "No findings" in text.getvalue()
+
+
+def test_a_range_does_not_go_below_nothing() -> None:
+    predicted = _range(np.array([900.0, 11_000.0, 11_000.0]), np.array([10.0, 10_000.0, 10_000.0]))
+    assert (predicted.low, predicted.expected) == (0, 10_000)

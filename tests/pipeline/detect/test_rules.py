@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ from tests.kernel_names import ADD, ATTENTION, FP8_WRITE, TO_BF16
 from tests.kineto import Kineto
 from tests.stages import diagnosed
 
+from stepscope import diagnose
 from stepscope.document import Confidence, Severity
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.rule import Rule
@@ -330,3 +333,39 @@ def test_a_step_that_the_host_would_bind_once_the_cast_is_gone_says_so() -> None
 
 def test_a_write_of_fp8_alone_is_no_cast_of_the_pool() -> None:
     assert rules(diagnosed(graphed([[Work(FP8_WRITE, 2), *REST] * 78] * 3))) == []
+
+
+def test_a_weight_as_wide_as_the_pools_row_is_no_pool() -> None:
+    cast = copied(TO_BF16, 40, (6144, 576), FP8, BF16)  # kv_a_proj of GLM-5, transposed
+    diagnosis = diagnosed(eager([[cast, *REST] * 10] * 3))
+    assert "kv-pool-cast" not in rules(diagnosis)
+    assert finding(diagnosis, "redundant-cast").evidence.tensor == "weight kv_a_proj [576, 6144]"
+
+
+def test_a_large_cast_without_shape_or_model_is_not_passed_over() -> None:
+    cast = Work(TO_BF16, 40, grid=(24_577, 1, 1))
+    build = graphed([[cast, *REST] * 10] * 3)
+    (said,) = (said for said in diagnosed(build, model=None, tp=None).could_not_check if said.rule == "redundant-cast")
+    assert "no weight is known" in said.missing
+    assert "redundant-cast" not in {said.rule for said in diagnosed(build).could_not_check}
+
+
+def test_casts_that_overlap_count_their_time_once() -> None:
+    trace = Kineto()
+    for begin in (0, 1000, 2000):
+        trace.annotation(STEP, begin, 900)
+        for call in range(2):
+            at = begin + 10 + 20 * call
+            trace.op("aten::copy_", at - 1, 7, dims=[[4096, 3000], [4096, 3000], []], types=[BF16, FP8, "Scalar"])
+            correlation = trace.launch(at)
+            trace.kernel(TO_BF16, begin + 100 + 50 * call, 100, correlation=correlation, stream=7 + call)
+    assert finding(diagnosed(trace), "redundant-cast").time_us_per_step == 150
+
+
+def test_what_several_traces_lack_is_said_once() -> None:
+    build = eager([[WRITE, copied(TO_BF16, 120, (65_536, 1, 576), FP8, BF16), *REST] * 5] * 3)
+    with TemporaryDirectory() as folder:
+        paths = [build.save(Path(folder) / name) for name in ("a.json", "b.json")]
+        said = diagnose(paths, model="glm-5", tp=8).could_not_check
+    assert said
+    assert len(said) == len(set(said))

@@ -70,3 +70,36 @@ def test_launching_is_ruled_out_with_the_gpus_idle_time() -> None:
     assert found.time_us_per_step == pytest.approx(21)  # between two graphs
     assert found.share_of_step == pytest.approx(21 / 1021)
     assert "the GPU is idle for 2.1% of the step" in found.reason
+
+
+def test_a_smaller_copy_may_be_a_weight_beside_a_large_one_that_is_none() -> None:
+    pool, weight = Work(TO_BF16, 800, grid=(557_496, 1, 1)), Work(TO_BF16, 200, grid=(24_576, 1, 1))  # 2048 × 6144
+    found = row(diagnosed(graphed([[pool, weight, Work(ADD, 5)]] * 3)), "weight dequantisation")
+    assert found.time_us_per_step == 200
+    assert "cannot be told: a copy moves 12.6 M elements, as many as q_a_proj has" in found.reason
+
+
+def test_quantisation_kernels_are_not_ruled_out_by_the_size_of_a_copy() -> None:
+    quantised = Work("per_token_group_quant_fp8", 500)
+    cast = Work(TO_BF16, 500, grid=(557_496, 1, 1))
+    reason = row(diagnosed(graphed([[cast, quantised]] * 3)), "weight dequantisation").reason
+    assert "neither w13's" in reason
+    assert "cannot be told" in reason
+
+
+def test_what_no_name_tells_may_be_any_of_them() -> None:
+    diagnosis = diagnosed(graphed([[Work("zzz", 100), Work(ADD, 300)]] * 3))
+    assert "cannot be told: no top-k or expert-sorting kernel is known by its name" in row(diagnosis, "routing").reason
+
+
+def test_idle_time_is_not_told_of_an_incomplete_trace() -> None:
+    trace = eager([[Work(ADD, 2)] * 100] * 3)
+    trace.annotation("step[DECODE bs=1]", 5000, 90)
+    trace.launch(5010, 5)  # its GPU row was not recorded
+    diagnosis = diagnosed(trace)
+    assert not diagnosis.traces[0].complete
+    found = row(diagnosis, "host launch")
+    assert found.time_us_per_step is None
+    assert "cannot be told" in found.reason
+    assert not diagnosis.findings
+    assert [said.rule for said in diagnosis.could_not_check] == ["launch-bound"]

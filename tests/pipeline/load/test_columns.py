@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepscope import load
+from stepscope.pipeline.load.columns import Columns
 from stepscope.trace import schema
 
 if TYPE_CHECKING:
@@ -243,3 +244,11 @@ def test_bare_words_of_javascript_cost_that_event_only(token: str, tmp_path: Pat
     trace = load_text(tmp_path, spelled("1", token, "3"))
     assert times(trace.ops) == [(0, 1_000), (2_000, 1_000)]
     assert [warning.code for warning in trace.warnings] == ["damaged-events"]
+
+
+def test_bad_events_among_good_ones_are_counted_and_the_good_ones_kept_together() -> None:
+    columns = Columns()
+    good = b'{"ph": "X", "cat": "kernel", "name": "k", "ts": %d, "dur": 1}'
+    columns.take_each([good % n if n % 2 else b'{"ph": "X", "name": "\\x"}' for n in range(1, 2001)])
+    assert (columns.event_count, columns.rejected) == (1000, 1000)
+    assert columns.tables()["kernels"]["start_ns"].to_list() == [n * 1000 for n in range(0, 2000, 2)]

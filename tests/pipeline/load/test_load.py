@@ -277,3 +277,9 @@ def test_any_layout_of_any_events_loads(
             if TABLE_OF[event["cat"]] == name
         )
         assert sorted(getattr(trace, name).select("start_ns", "duration_ns", "name").rows()) == expected
+
+
+def test_a_byte_order_mark_before_the_header_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("\ufeff" + json.dumps(one_op().document()), "utf-8")
+    assert load(path).event_count == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +40,9 @@ class Kept:
             return False
         self.events += events
         return True
+
+    def take_each(self, events: list[bytes]) -> None:
+        self.rejected += sum(not self.take(event) for event in events)
 
     def reject(self) -> None:
         self.rejected += 1
@@ -197,3 +201,12 @@ def test_split_counts_brackets_outside_strings_only() -> None:
     assert split.events == [rb'{"a": "}"}', rb'{"b": [{"c": "\\"}, {}]}']
     assert text[split.rest :] == rb'{"d": "\"]'
     assert not split.ended
+
+
+def test_a_trailer_of_any_size_is_read_and_not_held() -> None:
+    endless = (b"," * (1 << 20) for _ in range(50))
+    parts = list(scan(chain([b'[{"ph": "X"}]'], endless), Kept()))
+    trailer = parts[-1]
+    assert isinstance(trailer, Trailer)
+    assert len(trailer.text) <= 6 << 20
+    assert next(endless, None) is None

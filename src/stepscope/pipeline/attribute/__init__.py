@@ -60,7 +60,7 @@ class WorkGroup:
     @cached_property
     def calls_per_step(self) -> float:
         """Median over the steady steps."""
-        return float(np.median(self._per_step(np.ones_like(self.us))))
+        return self._median_per_step(np.ones_like(self.us))
 
     @cached_property
     def us_per_call(self) -> float:
@@ -70,12 +70,17 @@ class WorkGroup:
     @cached_property
     def time_us_per_step(self) -> float:
         """Summed duration, median over the steady steps."""
-        return float(np.median(self._per_step(self.us)))
+        return self._median_per_step(self.us)
 
     @property
     def is_repeated(self) -> bool:
         """Whether it runs in every steady step, at least once."""
-        return bool((self._per_step(np.ones_like(self.us)) > 0).all())
+        return len(self.rows) >= len(self.steps) and bool((self._per_step(np.ones_like(self.us)) > 0).all())
+
+    def _median_per_step(self, weights: NDArray[np.float64]) -> float:
+        if 2 * len(self.rows) < len(self.steps):  # it is in fewer than half of the steps
+            return 0.0
+        return float(np.median(self._per_step(weights)))
 
     def _per_step(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         totals = np.bincount(self.step_of_row, weights, minlength=max(self.steps) + 1)
@@ -98,13 +103,7 @@ class Attributed:
 
 def attribute(linked: Linked, steps: Steps) -> Attributed:
     """Classify every kernel and group those that do the same work."""
-    named = linked.kernels.select("name", "kind").unique()
-    classes = {
-        (name, kind): kernel_class(kind, name)
-        for name, kind in named.select(pl.col("name").cast(pl.String), pl.col("kind").cast(pl.String)).rows()
-    }
-    keys = zip(linked.kernels["name"].cast(pl.String), linked.kernels["kind"].cast(pl.String), strict=True)
-    class_of_kernel = np.array([classes[key] for key in keys] or [], dtype=np.str_)
+    class_of_kernel = _classes(linked.kernels.select("name", "kind"))
     duration = linked.kernels["duration_ns"].to_numpy()
     steady = steps.steady_phases()
     phases = [
@@ -113,6 +112,15 @@ def attribute(linked: Linked, steps: Steps) -> Attributed:
     ]
     groups = [group for phase in phases for group in _groups(linked, steps, phase)]
     return Attributed(class_of_kernel, tuple(sorted(groups, key=lambda group: -group.time_us_per_step)))
+
+
+def _classes(kernels: pl.DataFrame) -> NDArray[np.str_]:
+    """Return the class of each kernel; a trace has millions of them and a few hundred names."""
+    named = kernels.unique(maintain_order=True)
+    pairs = named.select(pl.col("kind", "name").cast(pl.String)).rows()
+    classes = np.array([kernel_class(kind, name) for kind, name in pairs], dtype=np.str_)
+    numbered = kernels.join(named.with_row_index("number"), on=["name", "kind"], how="left", maintain_order="left")
+    return np.take(classes, numbered["number"].to_numpy()) if pairs else classes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.steps import Step
 
-_VLLM_DETAILED = re.compile(r"_generation_\d+\(sq\d+sk(?P<tokens>\d+)")
+_VLLM_DETAILED = re.compile(r"_generation_\d+\(sq\d+sk(?P<tokens>\d{1,12})(?!\d)")
 _GATHER_OPS = {"aten::index", "aten::index_select"}
 ONE_BLOCK_A_ROW = "vectorized_gather_kernel"
 """The kernel that gathers rows, each with one block, so that its grid tells how many."""

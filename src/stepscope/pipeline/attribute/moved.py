@@ -9,17 +9,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from stepscope.pipeline.attribute.dtypes import torch_name
+from stepscope.pipeline.attribute.kernel_class import LOOKED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MOST_ELEMENTS = 1 << 39
+"""No GPU's memory holds as many bytes: a larger size is damage, and its bytes may not fit in 64 bits."""
+_Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ELEMENTS)]
 _COPY_OPS = {"aten::copy_"}
-_ELEMENTS_A_THREAD = re.compile(r"unrolled_elementwise_kernel<.*std::array<char\*, \d+ul>, (\d+),")
+_ELEMENTS_A_THREAD = re.compile(r"unrolled_elementwise_kernel<.*std::array<char\*, \d+ul>, (\d{1,4}),")
 _DIRECT_COPY_TYPE = re.compile(r"direct_copy_kernel_cuda.*?\{lambda\(([\w:]+(?: \w+)?)\)#\d+\}")
 
 
@@ -51,8 +55,8 @@ def parse_shapes(recorded: str | None) -> list[list[int]] | None:
     if recorded is None:
         return None
     try:
-        inputs = msgspec.json.decode(recorded, type=list[list[int | list[int]]])
-    except msgspec.ValidationError:
+        inputs = msgspec.json.decode(recorded, type=list[list[_Size | list[_Size]]])
+    except msgspec.DecodeError:
         return None
     return [[size for size in shape if isinstance(size, int)] for shape in inputs]
 
@@ -63,7 +67,7 @@ def parse_types(recorded: str | None) -> list[str | None] | None:
         return None
     try:
         inputs = msgspec.json.decode(recorded, type=list[str | list[str]])
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return None
     return [torch_name(name) if isinstance(name, str) else None for name in inputs]
 
@@ -74,15 +78,20 @@ def moved_by_op(op: str, shapes: Sequence[Sequence[int]] | None, types: Sequence
         return None
     shape = tuple(shapes[0])
     elements = prod(shape)
+    if elements > _MOST_ELEMENTS:
+        return None
     return Moved(elements, elements, tuple(shapes[1]) if prod(shapes[1]) == elements else shape, types[1], types[0])
 
 
 def moved_by_grid(kernel: str, grid: tuple[int, int, int] | None, block: tuple[int, int, int] | None) -> Moved | None:
     """Return what a casting copy kernel moves, from its name and launch; its name tells the target type only."""
-    threaded = _ELEMENTS_A_THREAD.search(kernel)
-    target = _DIRECT_COPY_TYPE.search(kernel)
+    head = kernel[:LOOKED_AT]
+    threaded = _ELEMENTS_A_THREAD.search(head)
+    target = _DIRECT_COPY_TYPE.search(head)
     if not threaded or not target or grid is None or block is None:
         return None
     block_elements = prod(block) * int(threaded[1])
     blocks = prod(grid)
+    if not 0 < blocks * block_elements <= _MOST_ELEMENTS:
+        return None
     return Moved((blocks - 1) * block_elements + 1, blocks * block_elements, None, None, torch_name(target[1]))

@@ -11,7 +11,7 @@ import polars as pl
 if TYPE_CHECKING:
     from stepscope.trace import Trace
 
-_FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+_FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>\w+)\b")
 
 

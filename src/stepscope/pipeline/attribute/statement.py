@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute.stacks import Stack, StackFrame
 
 _SOURCE_LIMIT_BYTES = 4 << 20
+_MOST_PARTS = 64
+"""No source lies deeper; a hostile name has a million parts."""
 _SUBSCRIPT = "index"
 """What a subscript of a tensor is recorded as; one of a dict is not recorded."""
 
@@ -29,8 +32,9 @@ class Statement:
 def find_statement(stack: Stack, folders: Sequence[Path]) -> Statement | None:
     """Return the statement of the innermost function that made the stack's last call.
 
-    The source is looked for below the folders, by the recorded path or the longest end of it that exists there. None
-    where no source is found, or where it holds no such function at the recorded line, or no such call in it.
+    The source is looked for below the folders, by the recorded path or the longest end of it that exists there; a
+    link that leads out of the folder is not followed. None where no source is found, or where it holds no such
+    function at the recorded line, or no such call in it.
     """
     frame = stack.frames[-1]
     for folder in folders:
@@ -43,18 +47,35 @@ def find_statement(stack: Stack, folders: Sequence[Path]) -> Statement | None:
 
 def _candidates(folder: Path, recorded: str) -> Iterator[Path]:
     parts = [part for part in PurePosixPath(recorded.replace("\\", "/")).parts if part not in {"/", "..", "."}]
-    for skip in range(len(parts)):
+    inside = folder.resolve()
+    for skip in range(max(len(parts) - _MOST_PARTS, 0), len(parts)):
         path = folder.joinpath(*parts[skip:])
-        if path.suffix == ".py" and path.is_file() and path.stat().st_size <= _SOURCE_LIMIT_BYTES:
+        if path.suffix == ".py" and _is_source(path, inside):
             yield path
+
+
+def _is_source(path: Path, inside: Path) -> bool:
+    try:
+        return (
+            path.is_file()
+            and path.stat().st_size <= _SOURCE_LIMIT_BYTES
+            and path.resolve().is_relative_to(inside)  # a link may lead anywhere
+        )
+    except (OSError, ValueError):  # a recorded name can be longer than a file's may be
+        return False
 
 
 def _in_file(path: Path, frame: StackFrame, calls: Sequence[str]) -> Statement | None:
     try:
         source = path.read_text("utf-8")
-        tree = ast.parse(source)
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        with warnings.catch_warnings(action="ignore"):  # what is odd in the user's source is not ours to say
+            return _in_source(source, frame, calls)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # nested too deep is one of the last two
         return None
+
+
+def _in_source(source: str, frame: StackFrame, calls: Sequence[str]) -> Statement | None:
+    tree = ast.parse(source)
     function = _function(tree, frame)
     if function is None:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stepscope.document import CouldNotCheck, Finding
 from stepscope.pipeline.detect.findings import findings_of
 from stepscope.pipeline.detect.registry import all_rules
-from stepscope.pipeline.detect.rule import Case, Cause, Unchecked
+from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,11 @@ def detect(case: Case, trace: int) -> Detected:
         found: Mapping[str, Cause] = dict(causes) if rule.runs_last else {}
         for said in rule.check(case, found):
             if isinstance(said, Unchecked):
-                unchecked.append(CouldNotCheck(rule=rule.id, missing=said.missing, how_to_capture=said.how_to_capture))
+                unchecked.append(_unchecked(rule, trace, said))
             else:
                 causes[rule.id] = said
     return Detected(findings_of(case, trace, causes), unchecked)
+
+
+def _unchecked(rule: Rule, trace: int, said: Unchecked) -> CouldNotCheck:
+    return CouldNotCheck(rule=rule.id, trace=trace, missing=said.missing, how_to_capture=said.how_to_capture)

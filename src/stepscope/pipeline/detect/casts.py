@@ -12,6 +12,7 @@ from stepscope.document import Evidence, Frame, Group
 from stepscope.pipeline.attribute.stacks import stack_of
 from stepscope.pipeline.attribute.statement import Statement, find_statement
 from stepscope.pipeline.whatif import Change
+from stepscope.trace import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from stepscope.pipeline.detect.rule import Case
 
 INSTRUCTION_BOUND = 0.5
-"""A copy of this many bytes that reaches less than this share of the memory rate is held up by its instructions."""
-_INSTRUCTION_BOUND_REASON = "it is bound by instructions and not by memory"
+"""A large copy that reaches less than this share of the memory rate is held up by its instructions."""
+MIN_US_TO_JUDGE = 20.0
+"""A shorter kernel reaches no memory rate, however good: its start and end take a µs or two, its ramps as long."""
+_INSTRUCTION_BOUND_REASON = "most likely it is bound by instructions, not by memory"
 
 
 class Origin:
@@ -68,11 +71,6 @@ class Casts:
     transfer: Transfer
     shape: Sequence[int] | None
 
-    @property
-    def time_us_per_step(self) -> float:
-        """Summed duration of all groups."""
-        return sum(group.time_us_per_step for group in self.groups)
-
 
 def cast_evidence(case: Case, casts: Casts, origin: Origin) -> Evidence:
     """Return the evidence of casts."""
@@ -92,8 +90,8 @@ def cast_evidence(case: Case, casts: Casts, origin: Origin) -> Evidence:
         bytes_per_call=transfer.bytes,
         bytes_per_step=round(transfer.bytes * largest.calls_per_step),
         achieved_gb_per_s=rate,
-        bandwidth_fraction=rate / peak.value if peak else None,
-        bandwidth_fraction_measured=rate / measured.value if measured else None,
+        bandwidth_fraction=rate / peak.value if peak and rate is not None else None,
+        bandwidth_fraction_measured=rate / measured.value if measured and rate is not None else None,
         tensor=casts.tensors[0],
         groups=[
             Group(
@@ -116,9 +114,22 @@ def slow_kernel_note(evidence: Evidence) -> list[str]:
     reached = evidence.bandwidth_fraction_measured or evidence.bandwidth_fraction
     if reached is None or evidence.achieved_gb_per_s is None or reached >= INSTRUCTION_BOUND:
         return []
+    if evidence.us_per_call is None or evidence.us_per_call < MIN_US_TO_JUDGE:
+        return []
     rate, share = units.rate(evidence.achieved_gb_per_s), units.share(reached)
     twofold = "The waste is twofold: the cast should not run, and its kernel is slow"
     return [f"{twofold}. It reaches only {rate}, {share} of what this GPU can move: {_INSTRUCTION_BOUND_REASON}."]
+
+
+def covered_us_per_step(case: Case, groups: Sequence[WorkGroup]) -> float:
+    """Return the µs of a step that any kernel of the groups covers: median over the steady steps."""
+    rows = np.concatenate([group.rows for group in groups])
+    step = np.concatenate([group.step_of_row for group in groups])
+    start = case.linked.kernels["start_ns"].to_numpy()[rows]
+    end = start + case.linked.kernels["duration_ns"].to_numpy()[rows]
+    steps = list(case.step_indices)
+    covered = intervals.covered_by_group(start, end, step, max(*steps, int(step.max())) + 1)
+    return float(np.median(covered[steps])) / 1e3
 
 
 def removal(case: Case, groups: Sequence[WorkGroup]) -> Change:

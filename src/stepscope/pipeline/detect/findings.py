@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.pipeline.detect.rule import Case, Cause
-    from stepscope.pipeline.whatif import Change, Replayed
+    from stepscope.pipeline.whatif import Replayed
 
 CRITICAL_GAIN = 0.30
 MAJOR_GAIN = 0.10
@@ -28,7 +31,8 @@ HIDING_GAIN = 0.05
 
 def findings_of(case: Case, trace: int, causes: Mapping[str, Cause]) -> list[Finding]:
     """Return the findings of a phase, in the order of the causes."""
-    return [_finding(case, trace, rule, causes) for rule in causes]
+    replays = _Replays(case, causes, {})
+    return [_finding(case, trace, rule, replays) for rule in causes]
 
 
 def in_order(findings: list[Finding]) -> list[Finding]:
@@ -51,9 +55,28 @@ def _larger_gain(what_if: WhatIf) -> float:
     return max(what_if.gain_fraction, what_if.gain_fraction_others_fixed)
 
 
-def _finding(case: Case, trace: int, rule: str, causes: Mapping[str, Cause]) -> Finding:
-    cause = causes[rule]
-    what_if = _what_if(case, rule, causes)
+@dataclass(frozen=True, slots=True)
+class _Replays:
+    """The steps without any set of the causes, each set replayed once: a replay passes over the whole trace."""
+
+    case: Case
+    causes: Mapping[str, Cause]
+    known: dict[frozenset[str], Replayed]
+
+    def without(self, *rules: str) -> Replayed:
+        """Return the steps as they would run without these rules' causes; without none, as they were recorded."""
+        key = frozenset(rules)
+        if not key:
+            return self.case.measured
+        if key not in self.known:
+            change = reduce(or_, (self.causes[rule].change for rule in rules))
+            self.known[key] = self.case.timeline.replay(self.case.step_indices, change)
+        return self.known[key]
+
+
+def _finding(case: Case, trace: int, rule: str, replays: _Replays) -> Finding:
+    cause = replays.causes[rule]
+    what_if = _what_if(case, rule, replays)
     return Finding(
         rule=rule,
         trace=trace,
@@ -71,23 +94,18 @@ def _finding(case: Case, trace: int, rule: str, causes: Mapping[str, Cause]) -> 
     )
 
 
-def _what_if(case: Case, rule: str, causes: Mapping[str, Cause]) -> WhatIf:
-    change = causes[rule].change
+def _what_if(case: Case, rule: str, replays: _Replays) -> WhatIf:
     today = case.measured.step_us
-    alone = _replay(case, change)
+    alone = replays.without(rule)
     gain = today - alone.step_us
     hiding = [
         other
-        for other, cause in causes.items()
-        if other != rule and _marginal(case, cause.change, change) >= gain + HIDING_GAIN * today
+        for other in replays.causes
+        if other != rule
+        and replays.without(other).step_us - replays.without(other, rule).step_us >= gain + HIDING_GAIN * today
     ]
-    together, gain_then = alone, gain
-    if hiding:
-        others = causes[hiding[0]].change
-        for other in hiding[1:]:
-            others |= causes[other].change
-        together = _replay(case, others | change)
-        gain_then = _replay(case, others).step_us - together.step_us
+    together = replays.without(*hiding, rule)
+    gain_then = replays.without(*hiding).step_us - together.step_us
     return WhatIf(
         step_us=_range(case.measured.duration_us, alone.duration_us),
         gpu_span_us=_range(case.measured.gpu_span_us, alone.gpu_span_us),
@@ -96,17 +114,8 @@ def _what_if(case: Case, rule: str, causes: Mapping[str, Cause]) -> WhatIf:
         gain_fraction_others_fixed=gain_then / today if today else 0.0,
         step_us_others_fixed=together.step_us,
         hidden_by=hiding,
-        assumption=causes[rule].assumption,
+        assumption=replays.causes[rule].assumption,
     )
-
-
-def _marginal(case: Case, first: Change, then: Change) -> float:
-    """Return what `then` gains in µs once `first` is made."""
-    return _replay(case, first).step_us - _replay(case, first | then).step_us
-
-
-def _replay(case: Case, change: Change) -> Replayed:
-    return case.timeline.replay(case.step_indices, change)
 
 
 def _range(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> Range:
@@ -115,4 +124,4 @@ def _range(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> Ran
     error = min(REPLAY_ERROR * expected, max(float(np.median(measured)) - expected, 0.0))
     slowest = float(predicted.max())
     high = max(slowest, min(slowest + error, float(measured.max())))
-    return Range(low=float(predicted.min()) - error, expected=expected, high=high)
+    return Range(low=max(float(predicted.min()) - error, 0.0), expected=expected, high=high)

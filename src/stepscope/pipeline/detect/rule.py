@@ -25,7 +25,7 @@ class Case:
     phase: Phase
     step_indices: Sequence[int]
     step: Step
-    """One step of the phase, for what all of them share."""
+    """The typical step of the phase: the one of the median batch size."""
     linked: Linked
     groups: Sequence[WorkGroup]
     """The work of the phase, longest first."""
@@ -36,6 +36,8 @@ class Case:
     gpu: Gpu | None
     sources: Sequence[Path]
     has_stacks: bool
+    complete: bool
+    """Whether idle time can be believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stepscope import units
 from stepscope.document import RuledOut
 from stepscope.model import match_elements
+from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 SMALL_SHARE = 0.1
 """What takes less than this share of the step cannot be a major cause, however slow it is."""
+
+MUCH_IDLE = 0.2
+"""More idle time than this has a reason, and where no rule names it the host is not ruled out."""
 
 _BY_CLASS = {
     "MoE GEMM": ("moe-gemm", "grouped or fused expert GEMM"),
@@ -51,49 +55,62 @@ def rule_out(case: Case, trace: int, time_of_class: Mapping[str, float], found: 
 
     for hypothesis, (kernel_class, name) in _BY_CLASS.items():
         time_us = time_of_class.get(kernel_class, 0.0)
-        yield verdict(hypothesis, time_us, _by_time(time_us, step_us, f"no {name} kernel ran in the step"))
-    yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class))
+        yield verdict(hypothesis, time_us, _by_time(time_us, step_us, _none_known(name, step_us, time_of_class)))
+    yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class, found))
     if "launch-bound" not in found:
-        yield verdict(_HOST, case.measured.idle_us, _host(case))
+        yield verdict(_HOST, case.measured.idle_us if case.complete else None, _host(case))
+
+
+def _none_known(name: str, step_us: float, time_of_class: Mapping[str, float]) -> str:
+    """Say that no kernel of a kind ran; where much of the step is of no known class, that it cannot be told."""
+    unknown_us = time_of_class.get(UNCLASSIFIED, 0.0)
+    if unknown_us < SMALL_SHARE * step_us or not unknown_us:
+        return f"no {name} kernel ran in the step"
+    share = units.share(unknown_us / step_us)
+    return f"cannot be told: no {name} kernel is known by its name, but kernels of no known class take {share}"
 
 
 def _by_time(time_us: float, step_us: float, none: str) -> str:
-    if not time_us:
+    if not time_us or not step_us:
         return none
-    share = units.share(time_us / step_us)
+    share = units.share(time_us / step_us if step_us else 0.0)
     if time_us < SMALL_SHARE * step_us:
         return f"{share} of the step: even without it the step would be at most {units.time(time_us)} shorter"
     return f"{share} of the step; whether that is more than its work needs cannot be told yet"
 
 
-def _dequantisation(case: Case, time_of_class: Mapping[str, float]) -> tuple[float, str]:
-    time_us = time_of_class.get("quantise", 0.0)
-    copies = [group for group in case.groups if group.moved and group.kernel_class in {"cast", "copy"}]
-    weights = {weight.name: weight for weight in case.deployment.weights}
-    largest = max(copies, key=lambda group: group.moved.elements_high if group.moved else 0, default=None)
-    if largest is None or largest.moved is None:
-        return time_us, _by_time(
-            time_us, case.measured.step_us, "no quantisation kernel and no copy of known size ran in the step"
-        )
-    elements = f"{largest.moved.elements_high / 1e6:,.1f} M elements"
-    if "w13" not in weights:
-        return time_us, f"the largest copy moves {elements}; --model and --tp tell whether that is a weight"
-    match = match_elements(case.deployment.weights, largest.moved.elements_low, largest.moved.elements_high)
-    if match is not None:
-        return (
-            largest.time_us_per_step,
-            f"cannot be told: the largest copy moves {elements}, as many as {match.name} has",
-        )
-    w13, w2 = weights["w13"].elements / 1e6, weights["w2"].elements / 1e6
-    return (
-        time_us,
-        f"the largest copy moves {elements}: neither w13's {w13:,.1f} M nor w2's {w2:,.1f} M, nor any other weight's",
-    )
+def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Collection[str]) -> tuple[float, str]:
+    step_us, time_us = case.measured.step_us, time_of_class.get("quantise", 0.0)
+    kernels = _by_time(time_us, step_us, _none_known("quantisation", step_us, time_of_class))
+    copies = [(group, group.moved) for group in case.groups if group.moved and group.kernel_class in {"cast", "copy"}]
+    if not copies:
+        return time_us, f"{kernels}; no copy of known size ran in it"
+    largest = max(moved.elements_high for _, moved in copies) / 1e6
+    weights = {weight.name: weight.elements / 1e6 for weight in case.deployment.weights}
+    if not weights:
+        copied = f"the largest copy moves {largest:,.1f} M elements; --model and --tp tell whether that is a weight"
+        if "kv-pool-cast" in found:
+            copied = "the largest copy is the KV pool's"
+        return time_us, f"{copied}; {kernels}" if time_us else copied
+    for group, moved in copies:  # the longest first: the largest copy may be no weight, and a smaller one be one
+        match = match_elements(case.deployment.weights, moved.elements_low, moved.elements_high)
+        if match is not None:
+            copied = f"a copy moves {moved.elements_high / 1e6:,.1f} M elements, as many as {match.name} has"
+            return time_us + group.time_us_per_step, f"cannot be told: {copied}"
+    tried = f"neither w13's {weights['w13']:,.1f} M nor w2's {weights['w2']:,.1f} M, nor any other weight's"
+    copied = f"the largest copy moves {largest:,.1f} M elements: {tried}"
+    return time_us, f"{copied}; {kernels}" if time_us else copied
 
 
 def _host(case: Case) -> str:
+    if not case.complete:
+        return "cannot be told: the trace is incomplete, so a gap may be work that was not recorded"
     measured = case.measured
     if not measured.gaps:
         return "the GPU has no gaps in the step"
-    late = f"{measured.late_gaps:,} of {measured.gaps:,} gaps end right after a launch"
-    return f"the GPU is idle for {units.share(measured.idle_share)} of the step, and {late}"
+    steps = len(case.step_indices)
+    late = f"{units.count(measured.late_gaps / steps)} of its {units.count(measured.gaps / steps)} gaps end right after"
+    idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
+    if measured.idle_share > MUCH_IDLE:
+        return f"cannot be told: {idle}, but only {late} a launch; something else on the host may hold it up"
+    return f"{idle}, and {late} a launch"

@@ -12,15 +12,15 @@ from stepscope.pipeline.link import NONE, innermost
 from stepscope.trace import TraceWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Steps
 
 FEW_STEPS = 3
 """Fewer steps than this show no spread."""
-MOST_LAUNCHES = 0.5
-"""Share of the launches that must lie in a Python function; a few do in every trace, from the profiler's own code."""
+MOST_KERNELS = 0.5
+"""Share of the kernels that must be launched one by one from Python functions; a graph's neighbours are a few."""
 OVERLAP_NS = 20_000
 """Kernels of one stream overlap by up to 13 µs with programmatic launch; more was not recorded right."""
 UNSTABLE = 1.5
@@ -43,9 +43,14 @@ def check_health(linked: Linked, steps: Steps, layers: int | None) -> list[Trace
     ]
 
 
+def is_complete(warnings: Iterable[TraceWarning]) -> bool:
+    """Whether idle time and totals can be believed."""
+    return not any(warning.spoils_totals for warning in warnings)
+
+
 def has_stacks(linked: Linked) -> bool:
-    """Whether most launches were recorded with the Python functions around them."""
-    frames, launches = linked.trace.frames, linked.trace.launches
+    """Whether most kernels have a launch of their own in a Python function; a graph's kernels share one."""
+    frames, launches = linked.trace.frames, linked.trace.launches[linked.kernels["launch"].drop_nulls().unique()]
     if not frames.height or not launches.height:
         return False
     around = innermost(
@@ -55,7 +60,7 @@ def has_stacks(linked: Linked) -> bool:
         launches["thread"].to_numpy(),
         launches["start_ns"].to_numpy(),
     )
-    return bool((around != NONE).mean() > MOST_LAUNCHES)
+    return bool((around != NONE).sum() > MOST_KERNELS * linked.kernels.height)
 
 
 def has_shapes(linked: Linked) -> bool:

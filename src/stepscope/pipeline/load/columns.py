@@ -29,7 +29,8 @@ _TABLE_OF = {
     "annotation": "annotations",
     "frame": "frames",
 }
-_TIME_LIMIT_US = 9e15  # about the year 2255; beyond it ns no longer fit in 64 bits
+_TIME_LIMIT_US = 2e15  # the year 2033; sums and differences of such times fit in 64 bits as ns
+_DURATION_LIMIT_US = 86_400e6  # a day; longer is damage
 _FINE_TIME = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _INT64_DIGITS = 19
 _NO_DIMENSIONS = (None, None, None)
@@ -64,10 +65,8 @@ class Columns:
 
     def take(self, text: bytes) -> bool:
         """Decode comma-separated events and keep them; keep nothing and return False where that fails."""
-        decoder = kineto.EXACT_DECODER if self._exact else kineto.FLOAT_DECODER
-        try:
-            events = decoder.decode(b"[" + text + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        events = self._decoded(text)
+        if events is None:
             return False
         if not self._exact and _needs_exact_times(events, text):
             self._exact = True
@@ -84,8 +83,15 @@ class Columns:
                 self._add(kind, spans)
         return True
 
+    def take_each(self, events: list[bytes]) -> None:
+        """Keep those of the events that can be decoded, all at once, and count the others."""
+        while events and not self.take(b",".join(events)):  # a second time where the first turned to exact times
+            good = [event for event in events if self._decoded(event) is not None]
+            self.rejected += len(events) - len(good)
+            events = good
+
     def reject(self) -> None:
-        """Count an event that could not be decoded."""
+        """Count an event that has no end."""
         self.rejected += 1
 
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -105,6 +111,13 @@ class Columns:
     def threads(self) -> tuple[tuple[str, str], ...]:
         """Return (pid, tid) by thread index."""
         return tuple(self._threads.names)
+
+    def _decoded(self, text: bytes) -> list[Any] | None:
+        decoder = kineto.EXACT_DECODER if self._exact else kineto.FLOAT_DECODER
+        try:
+            return decoder.decode(b"[" + text + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
 
     def _add(self, kind: str, spans: list[Any]) -> None:
         if kind == "op":  # in 2021 the profiler's steps were operators
@@ -153,7 +166,7 @@ class Columns:
             us = np.array([span.ts for span in spans], dtype=np.float64)
             valid = np.abs(us) < _TIME_LIMIT_US
             starts = _nanoseconds(np.where(valid, us, 0.0))
-        valid &= durations < _TIME_LIMIT_US
+        valid &= durations < _DURATION_LIMIT_US
         return starts, _nanoseconds(np.where(valid, np.maximum(durations, 0.0), 0.0)), valid
 
 

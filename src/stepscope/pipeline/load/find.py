@@ -11,21 +11,25 @@ _SUFFIXES = (".json", ".json.gz", ".json.zst")
 
 
 def find_traces(path: str | Path) -> list[str]:
-    """Return what a path names: itself (also `-` for stdin, and a URL), or every `.json`, `.json.gz` and `.json.zst`
-    file below a folder.
+    """Return what a path names: itself (also `-` for stdin, and a URL), or the JSON files, packed or not, below a folder.
 
     Raises:
-        UsageError: the path does not exist.
+        UsageError: the path does not exist or cannot be looked at.
         NotATraceError: the folder holds no file that could be a trace.
-    """  # noqa: D205 -- the summary needs both lines
-    if is_folder(path):
+    """
+    if str(path) == STDIN or is_url(str(path)):
+        return [str(path)]
+    try:
+        if not Path(path).exists():
+            raise UsageError(f"{path}: no such file or folder")
+        if not Path(path).is_dir():
+            return [str(path)]
         found = sorted(entry for entry in Path(path).rglob("*") if entry.name.endswith(_SUFFIXES) and entry.is_file())
-        if not found:
-            raise NotATraceError(f"{path}: the folder holds no trace (no {', '.join(_SUFFIXES)} file)")
-        return [str(entry) for entry in found]
-    if str(path) != STDIN and not is_url(str(path)) and not Path(path).exists():
-        raise UsageError(f"{path}: no such file or folder")
-    return [str(path)]
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    if not found:
+        raise NotATraceError(f"{path}: the folder holds no trace (no {', '.join(_SUFFIXES)} file)")
+    return [str(entry) for entry in found]
 
 
 def is_folder(path: str | Path) -> bool:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.load.scanner import Trailer
 
-_RANK_IN_NAME = re.compile(r"(?:^|[-_.])(?:TP-|rank[-_]?)(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?:^|[-_.])(?:TP-|rank[-_]?)(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_LIMIT = 10**9
 _TOOL_KEYS = (
     ("nodes", "a PyTorch execution trace (graph of operators); record one with torch.profiler instead"),
     ("traces", "a collection of traces; give the trace files themselves"),
@@ -74,7 +75,7 @@ def rank_of(header: Mapping[str, Any], name: str) -> int | None:
     """Return the rank that the trace tells, or else its file's name."""
     info = header.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    if isinstance(rank, int):
+    if type(rank) is int and 0 <= rank < _RANK_LIMIT:
         return rank
     found = _RANK_IN_NAME.search(name)
     return int(found[1]) if found else None
@@ -84,6 +85,6 @@ def device_name(header: Mapping[str, Any], used: set[int]) -> str | None:
     """Return the name of the devices in use; None where it is not recorded or several kinds are in use."""
     properties = header.get("deviceProperties")
     devices = [device for device in properties if isinstance(device, dict)] if isinstance(properties, list) else []
-    in_use = [device for device in devices if device.get("id") in used]
+    in_use = [device for device in devices if device.get("id") in list(used)]
     names = {str(device.get("name") or "") for device in in_use or devices}
     return (names.pop() or None) if len(names) == 1 else None

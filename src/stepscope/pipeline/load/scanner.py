@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 HEADER_LIMIT_BYTES = 16 << 20
+TRAILER_LIMIT_BYTES = 4 << 20
 EVENT_LIMIT_BYTES = 32 << 20
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -34,7 +35,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """Everything after the events' array; `complete` is False where the file ends before the array does."""
+    """What follows the events' array, the first 4 MB; `complete` is False where the file ends before the array does."""
 
     text: bytes
     complete: bool
@@ -55,8 +56,11 @@ class Sink(Protocol):
     def take(self, text: bytes) -> bool:
         """Keep comma-separated events; keep nothing and return False where the text is not a list of whole events."""
 
+    def take_each(self, events: list[bytes]) -> None:
+        """Keep those of the events that can be decoded, and count the others."""
+
     def reject(self) -> None:
-        """Count an event that cannot be decoded."""
+        """Count an event that has no end."""
 
 
 class MissingEventsError(Exception):
@@ -76,25 +80,27 @@ def scan(blocks: Iterator[bytes], sink: Sink) -> Iterator[Header | Trailer]:
     header, buffer = _read_header(blocks)
     yield Header(header)
     ended = False
+    enough = CHUNK_BYTES
     for block in blocks:
         buffer += block
-        if len(buffer) < CHUNK_BYTES:
+        if len(buffer) < enough:
             continue
         cut = _last_boundary(buffer)
         if cut is not None and sink.take(buffer[:cut]):
             buffer = buffer[cut:].lstrip(_BLANK)
+            enough = CHUNK_BYTES
             continue
         buffer, ended = _take_one_by_one(buffer, sink)
         if ended:
             break
+        enough = max(CHUNK_BYTES, min(2 * len(buffer), EVENT_LIMIT_BYTES + 1))  # a large event is not read many times
         if len(buffer) > EVENT_LIMIT_BYTES:  # no event is this large: a quote or bracket is missing, so resume later
             buffer = _after_damage(buffer, sink) or b""
     if not ended:
         buffer, ended = _take_one_by_one(buffer, sink)
     while not ended and (rest := _after_damage(buffer, sink)):
         buffer, ended = _take_one_by_one(rest, sink)
-    trailer = buffer + b"".join(blocks) if ended else b""
-    yield Trailer(trailer, complete=ended)
+    yield Trailer(_read_trailer(buffer, blocks) if ended else b"", complete=ended)
 
 
 def split_events(text: bytes) -> Split:
@@ -120,10 +126,8 @@ def split_events(text: bytes) -> Split:
 
 def _take_one_by_one(text: bytes, sink: Sink) -> tuple[bytes, bool]:
     split = split_events(text)
-    if split.events and not sink.take(b",".join(split.events)):
-        for event in split.events:
-            if not sink.take(event):
-                sink.reject()
+    if split.events:
+        sink.take_each(split.events)
     return text[split.rest :].lstrip(_BLANK), split.ended
 
 
@@ -145,11 +149,19 @@ def _last_boundary(text: bytes) -> int | None:
     return None
 
 
+def _read_trailer(buffer: bytes, blocks: Iterator[bytes]) -> bytes:
+    """Return the beginning of what follows the events; all is read, since damage may be found there."""
+    for block in blocks:
+        if len(buffer) < TRAILER_LIMIT_BYTES:
+            buffer += block
+    return buffer
+
+
 def _read_header(blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
     buffer = b""
     for block in blocks:
-        buffer += block
-        text = buffer.removeprefix(b"\xef\xbb\xbf").lstrip()
+        buffer = (buffer + block).removeprefix(b"\xef\xbb\xbf")
+        text = buffer.lstrip()
         if text.startswith(b"["):
             return b"[", text[1:]
         found = _EVENTS_KEY.search(buffer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ class Source:
         if self.location == STDIN:
             yield sys.stdin.buffer
             return
+        if self.is_local:
+            self._refuse_pipes()
         try:
             opened = fsspec.open(self.location, "rb").open() if is_url(self.location) else _local(self.location)
             self.size = getattr(opened, "size", None) if is_url(self.location) else Path(self.location).stat().st_size
@@ -88,6 +91,17 @@ class Source:
             raise UsageError(f"{self.location}: cannot be opened ({reason})") from error
         with opened as file:
             yield file
+
+    def _refuse_pipes(self) -> None:
+        """Opening a pipe would wait for a writer, perhaps for ever."""
+        try:
+            mode = Path(self.location).stat().st_mode
+        except OSError:
+            return  # opening it says why
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise NotATraceError(
+                f"{self.location}: a pipe or device, not a profiler trace; write it to a file, or give - for stdin"
+            )
 
     def _read(self, file: BinaryIO) -> Iterator[bytes]:
         while block := file.read(BLOCK_BYTES):

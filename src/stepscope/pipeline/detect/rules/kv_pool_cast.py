@@ -25,15 +25,24 @@ FP8, gather the referenced slots and cast only those.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import Confidence, Fix
+from stepscope.model import match_elements, match_weight
 from stepscope.pipeline.attribute.live_tokens import ONE_BLOCK_A_ROW, LiveTokens, live_tokens
 from stepscope.pipeline.cost import Transfer
-from stepscope.pipeline.detect.casts import Casts, Origin, cast_evidence, removal, slow_kernel_note
+from stepscope.pipeline.detect.batch import batch_sizes
+from stepscope.pipeline.detect.casts import (
+    Casts,
+    Origin,
+    cast_evidence,
+    covered_us_per_step,
+    removal,
+    slow_kernel_note,
+)
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ MIN_LIVE_RATIO = 2.0
 """A pool with fewer slots than this many times the live tokens is about what must be read anyway."""
 MIN_CALLS_WITHOUT_MODEL = 4
 """Without shapes and without a model, only a cast that many layers repeat is taken for the pool's."""
+MIN_SHARE_TO_ASK = 0.1
+"""A cast that takes less of the step is not worth a question."""
 POOL_DTYPE = "Float8_e4m3fn"
 """What servers store KV in when it needs a cast to 16 bits; a grid does not tell the source type."""
 FLOAT8_WRITE = "float8_copy_kernel"
@@ -71,6 +82,10 @@ NO_STACKS = Unchecked(
     "which line of code makes the cast: no Python stacks around it",
     "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True; then pass --source DIR",
 )
+NO_SOURCE = Unchecked(
+    "which statement makes the cast: the stack names the function, and the line on which it begins",
+    "give --source DIR, the folder with the source files that ran",
+)
 _CLASSES = {"cast", "copy"}
 
 
@@ -82,10 +97,21 @@ class _PoolCast:
     from_shape: bool
 
 
+class _Bounds(NamedTuple):
+    """What a pool's shape must respect, looked up once for all casts of a phase."""
+
+    pool_rows: int
+    """Rows of the largest tensor of a pool's width: what has fewer was gathered from it."""
+    batch_sizes: set[int]
+    """Sizes that follow the batch: a tensor that begins with one is new in every step."""
+
+
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find casts of as many rows as a pool has, in every step, of which few can be live."""
-    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group))]
+    bounds = _Bounds(_largest_pool(case), batch_sizes(case))
+    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group, bounds))]
     if not pool_casts:
+        yield from _other_counts(case)
         return
     largest, layout = pool_casts[0], case.deployment.kv_pool
     live = live_tokens(case.deployment, case.step, case.groups, largest.slots)
@@ -96,6 +122,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     origin = Origin(case, largest.group)
     if not origin.frames:
         yield NO_STACKS
+    elif origin.statement is None:
+        yield NO_SOURCE
     shape = largest.group.moved.shape if largest.group.moved else None
     casts = Casts(
         groups=[cast.group for cast in pool_casts],
@@ -113,20 +141,37 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     types = f"{largest.transfer.source_dtype} → {largest.transfer.target_dtype}"
     yield Cause(
         title=f"The whole KV pool is cast {types} {units.count(largest.group.calls_per_step)} times a step",
-        confidence=Confidence.HIGH if largest.from_shape else Confidence.MEDIUM,
+        confidence=_confidence(case, largest),
         notes=[
             *_inference_notes(case, largest),
             *_waste_notes(largest, live, floor),
             *slow_kernel_note(evidence),
             *origin.notes,
         ],
-        time_us_per_step=casts.time_us_per_step,
+        time_us_per_step=covered_us_per_step(case, casts.groups),
         evidence=evidence,
         change=removal(case, casts.groups),
         assumption=ASSUMPTION,
         control=CONTROL,
         fix=_fixes(origin),
     )
+
+
+def _other_counts(case: Case) -> Iterator[Unchecked]:
+    """Say that a large cast could be of this pool but for how often it runs: the model may be another."""
+    spec, layout = case.deployment.spec, case.deployment.kv_pool
+    for group in case.groups:
+        if spec is None or group.moved is None or group.moved.shape is not None or group.kernel_class != "cast":
+            continue
+        large = group.time_us_per_step >= MIN_SHARE_TO_ASK * case.measured.step_us
+        fits = layout.slots_in_range(group.moved.elements_low, group.moved.elements_high)
+        if large and fits and not _repeated_by_layers(case, group):
+            calls = units.count(group.calls_per_step)
+            missing = (
+                f"a cast that runs {calls} times a step, which does not fit the model's {spec.num_hidden_layers} layers"
+            )
+            yield Unchecked(missing, "check --model; or record an eager run with record_shapes=True")
+            return
 
 
 def _floor_of_live(case: Case, cast: _PoolCast, live: LiveTokens | None) -> float | None:
@@ -138,11 +183,14 @@ def _floor_of_live(case: Case, cast: _PoolCast, live: LiveTokens | None) -> floa
     return None if floor is None else floor * cast.group.calls_per_step
 
 
-def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
+def _pool_cast(case: Case, group: WorkGroup, bounds: _Bounds) -> _PoolCast | None:
     moved = group.moved
     if moved is None or moved.target_dtype is None or not group.is_repeated or group.kernel_class not in _CLASSES:
         return None
-    slots = _slots_of_launch(case, group, moved) if moved.shape is None else _slots_of_shape(case, moved, moved.shape)
+    if moved.shape is None:
+        slots = _slots_of_launch(case, group, moved)
+    else:
+        slots = _slots_of_shape(case, moved, moved.shape, bounds)
     if slots is None:
         return None
     elements = slots * case.deployment.kv_pool.row
@@ -152,9 +200,11 @@ def _pool_cast(case: Case, group: WorkGroup) -> _PoolCast | None:
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
 
 
-def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int]) -> int | None:
+def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int], bounds: _Bounds) -> int | None:
     slots = case.deployment.kv_pool.slots_of_shape(shape)
-    if slots is None or not moved.is_cast or shape[0] == case.step.batch_size or slots < _largest_pool(case):
+    if slots is None or not moved.is_cast or shape[0] in bounds.batch_sizes or slots < bounds.pool_rows:
+        return None
+    if match_weight(case.deployment.weights, shape) is not None:  # kv_a_proj is as wide as the pool's row
         return None
     return slots
 
@@ -162,6 +212,8 @@ def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int]) -> int | Non
 def _slots_of_launch(case: Case, group: WorkGroup, moved: Moved) -> int | None:
     fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
     if not fitting or group.kernel_class != "cast" or not _repeated_by_layers(case, group):
+        return None
+    if match_elements(case.deployment.weights, moved.elements_low, moved.elements_high) is not None:
         return None
     return None if any(rows in fitting for rows in _gathered(case)) else fitting[-1]
 
@@ -181,13 +233,23 @@ def _gathered(case: Case) -> Iterator[int]:
 
 
 def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
-    """Tell whether a cast without a shape runs as a layer's work does, in a step that writes FP8."""
-    writes_float8 = any(FLOAT8_WRITE in other.kernel for other in case.groups)
+    """Tell whether a cast without a shape runs as a layer's work does."""
     spec = case.deployment.spec
     if spec is None:
-        return writes_float8 and group.calls_per_step >= MIN_CALLS_WITHOUT_MODEL
+        return _writes_float8(case) and group.calls_per_step >= MIN_CALLS_WITHOUT_MODEL
     rounds, rest = divmod(group.calls_per_step, spec.num_hidden_layers)
     return rounds >= 1 and rest <= rounds * spec.num_nextn_predict_layers
+
+
+def _writes_float8(case: Case) -> bool:
+    return any(FLOAT8_WRITE in group.kernel for group in case.groups)
+
+
+def _confidence(case: Case, cast: _PoolCast) -> Confidence:
+    """A launch's size alone is weak: most sizes hold some whole number of rows. Writes of FP8 beside it are more."""
+    if cast.from_shape:
+        return Confidence.HIGH
+    return Confidence.MEDIUM if _writes_float8(case) else Confidence.LOW
 
 
 def _inference_notes(case: Case, cast: _PoolCast) -> list[str]:
@@ -197,8 +259,13 @@ def _inference_notes(case: Case, cast: _PoolCast) -> list[str]:
     elements = f"{moved.elements_low:,} to {moved.elements_high:,} elements"
     fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
     fit = f"only {fitting[0]:,} slots fit" if len(fitting) == 1 else f"{fitting[0]:,} to {fitting[-1]:,} slots fit"
+    layout, spec = case.deployment.kv_pool, case.deployment.spec
+    row = f"{layout.latent} + {layout.rope} elements" + ("" if spec else ", as in every published MLA model")
+    layers = f"the model's {spec.num_hidden_layers} layers do" if spec else "layers do"
+    read = f"{group.grid[0]:,} blocks hold {elements}; {fit} in between, if a slot has {row}"
+    often = f"it runs {units.count(group.calls_per_step)} times a step, as often as {layers}"
     return [
-        f"Read off the launch: {group.grid[0]:,} blocks hold {elements}, and {fit} in between.",
+        f"Read off the launch: {read}. That {often}, makes it the pool's.",
         f"The kernel names the target type; that the source is {cast.transfer.source_dtype} is inferred.",
     ]
 
@@ -208,7 +275,7 @@ def _waste_notes(cast: _PoolCast, live: LiveTokens | None, floor_us: float | Non
         return []
     text = f"{live.tokens:,} of {cast.slots:,} slots are live ({live.source}): {units.share(live.tokens / cast.slots)}."
     if floor_us is not None:
-        text += f" Casting only those takes {units.time(floor_us)} a step, and 0 with a kernel that reads FP8."
+        text += f" Casting only those takes at least {units.time(floor_us)} a step, and 0 with a kernel that reads FP8."
     return [text]
 
 

@@ -36,6 +36,8 @@ from stepscope.pipeline.whatif import GRAPH_GAP_NS, Change
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import polars as pl
+
     from stepscope.pipeline.whatif import Replayed
 
 MIN_IDLE_SHARE = 0.2
@@ -55,9 +57,37 @@ ASSUMPTION = (
 )
 
 
+SERVED = {"prefill", "decode", "mixed"}
+"""Phases that only a server's annotations tell."""
+SERVER_FIXES = (
+    Fix(
+        what="Run decode in CUDA graphs (SGLang: drop --disable-cuda-graph, raise --cuda-graph-max-bs above the"
+        " batch; vLLM: drop --enforce-eager)",
+        kind="configuration",
+        needs="a restart, and memory for the graphs",
+    ),
+)
+GRAPH_FIX = Fix(what="Capture the step in a torch.cuda.CUDAGraph and replay it", kind="code")
+
+INCOMPLETE = Unchecked(
+    "how long the GPU idles: the trace is incomplete, so a gap may be work that was not recorded",
+    "record again, until the trace's warnings are gone",
+)
+NO_LAUNCHES = Unchecked(
+    "what the GPU waits for: its work has no launches",
+    'record the host too (torch: ProfilerActivity.CPU; SGLang: "activities": ["CPU", "GPU"])',
+)
+
+
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:
     """Find steps that wait for launches, as they are or once the largest other cause is gone."""
+    if not case.complete:
+        yield INCOMPLETE
+        return
     measured = case.measured
+    if measured.idle_share > MIN_IDLE_SHARE and not _knows_launches(case):
+        yield NO_LAUNCHES
+        return
     hidden_by = None
     if not _waits_for_host(case, measured):
         if not found:
@@ -67,7 +97,9 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         if not _waits_for_host(case, measured):
             return
     late = measured.late_gaps / measured.gaps
-    gaps = f"{measured.late_gaps:,} of {measured.gaps:,} gaps end right after a launch"
+    steps = len(case.step_indices)
+    gaps = f"{units.count(measured.late_gaps / steps)} of {units.count(measured.gaps / steps)} gaps a step"
+    gaps += " end right after a launch"
     if hidden_by is None:
         title = f"The GPU waits for the host in {units.share(measured.idle_share)} of the step"
         notes = [f"{gaps} ({units.share(late)})."]
@@ -92,15 +124,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         change=Change(removal(case, ()).removed, launches_free=True),
         assumption=ASSUMPTION,
         control=CONTROL,
-        fix=(
-            Fix(
-                what="Run decode in CUDA graphs (SGLang: drop --disable-cuda-graph, raise --cuda-graph-max-bs above the"
-                " batch; vLLM: drop --enforce-eager)",
-                kind="configuration",
-                needs="a restart, and memory for the graphs",
-            ),
-            Fix(what="Capture the step in a torch.cuda.CUDAGraph and replay it", kind="code"),
-        ),
+        fix=(*SERVER_FIXES, GRAPH_FIX) if case.phase in SERVED else (GRAPH_FIX,),
     )
 
 
@@ -110,8 +134,17 @@ def _waits_for_host(case: Case, steps: Replayed) -> bool:
 
 
 def _launches_per_step(case: Case) -> float:
-    rows = np.concatenate([group.rows[np.isin(group.step_of_row, case.step_indices)] for group in case.groups])
-    return case.linked.kernels["launch"].gather(rows).n_unique() / len(case.step_indices)
+    return _launches(case).n_unique() / len(case.step_indices)
+
+
+def _knows_launches(case: Case) -> bool:
+    return not _launches(case).is_empty()
+
+
+def _launches(case: Case) -> pl.Series:
+    steady = np.isin(np.concatenate([group.step_of_row for group in case.groups]), case.step_indices)
+    rows = np.concatenate([group.rows for group in case.groups])[steady]
+    return case.linked.kernels["launch"].gather(rows).drop_nulls()
 
 
 RULE = Rule(

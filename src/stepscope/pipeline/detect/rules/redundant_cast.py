@@ -31,7 +31,15 @@ from stepscope.document import Confidence, Fix
 from stepscope.model import match_elements, match_weight
 from stepscope.pipeline.attribute.dtypes import is_floating
 from stepscope.pipeline.cost import Transfer
-from stepscope.pipeline.detect.casts import Casts, Origin, cast_evidence, removal, slow_kernel_note
+from stepscope.pipeline.detect.batch import batch_sizes
+from stepscope.pipeline.detect.casts import (
+    Casts,
+    Origin,
+    cast_evidence,
+    covered_us_per_step,
+    removal,
+    slow_kernel_note,
+)
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -44,8 +52,6 @@ MIN_BYTES = 4 << 20
 """Smaller casts take about a µs each: not worth a reader's time."""
 MOST_ROWS_A_TOKEN = 16
 """A token has one row in most activations, and one for each of its experts in some."""
-MATMUL_OPS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::_scaled_mm"}
-"""Ops whose first input is an activation, so that its leading sizes follow the batch."""
 
 CONTROL = (
     "Cast the tensor once, before the first step, and use that copy; the step must get shorter by the predicted time."
@@ -56,10 +62,18 @@ ASSUMPTION = (
 )
 
 
+UNKNOWN_WEIGHTS = Unchecked(
+    "whether a large cast is of a weight: it has no shape, and no weight is known",
+    "give --model and --tp, or record an eager run with record_shapes=True",
+)
+
+
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find large casts of one shape that neither follow the batch nor are the pool's."""
-    following = _batch_sizes(case)
+    following = batch_sizes(case)
     groups = [group for group in case.groups if _is_redundant(case, group, following)]
+    if not case.deployment.weights and any(_may_be_weight(group) for group in case.groups):
+        yield UNKNOWN_WEIGHTS
     if not groups:
         return
     largest, weight = groups[0], _weight(case, groups[0])
@@ -77,7 +91,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         f" {units.count(largest.calls_per_step)} times a step, {units.size(transfer.bytes)} each",
         confidence=Confidence.HIGH if weight and shape else Confidence.MEDIUM,
         notes=[*_identity_note(weight), *slow_kernel_note(evidence), *origin.notes],
-        time_us_per_step=casts.time_us_per_step,
+        time_us_per_step=covered_us_per_step(case, casts.groups),
         evidence=evidence,
         change=removal(case, casts.groups),
         assumption=ASSUMPTION,
@@ -101,13 +115,22 @@ def _is_redundant(case: Case, group: WorkGroup, following: set[int]) -> bool:
         transfer = _transfer(group, weight)
         is_cast = weight is not None and group.kernel_class == "cast"
     else:
-        if case.deployment.kv_pool.slots_of_shape(moved.shape) is not None:
+        weight = _weight(case, group)
+        if weight is None and case.deployment.kv_pool.slots_of_shape(moved.shape) is not None:
             return False
-        if _follows(moved.shape, following, _weight(case, group)):
+        if _follows(moved.shape, following, weight):
             return False
         transfer = _transfer(group, None)
         is_cast = bool(moved.is_cast) and all(map(is_floating, (moved.source_dtype or "", moved.target_dtype or "")))
     return is_cast and transfer is not None and transfer.bytes >= MIN_BYTES
+
+
+def _may_be_weight(group: WorkGroup) -> bool:
+    """Tell whether a large cast has no shape, so that only the size of a known weight could name it."""
+    moved, transfer = group.moved, _transfer(group, None)
+    if moved is None or moved.shape is not None or transfer is None or group.kernel_class != "cast":
+        return False
+    return group.is_repeated and transfer.bytes >= MIN_BYTES
 
 
 def _transfer(group: WorkGroup, weight: Weight | None) -> Transfer | None:
@@ -125,16 +148,6 @@ def _weight(case: Case, group: WorkGroup) -> Weight | None:
     if group.moved.shape is not None:
         return match_weight(case.deployment.weights, group.moved.shape)
     return match_elements(case.deployment.weights, group.moved.elements_low, group.moved.elements_high)
-
-
-def _batch_sizes(case: Case) -> set[int]:
-    """Return the sizes that follow the batch: the rows of what is multiplied by weights, and the batch itself."""
-    sizes = {case.step.batch_size} if case.step.batch_size else set()
-    for group in case.groups:
-        if group.op in MATMUL_OPS and group.input_shapes and len(group.input_shapes[0]) > 1:
-            leading = group.input_shapes[0][:-1]
-            sizes |= {prod(leading), leading[0]}
-    return sizes
 
 
 def _follows(shape: tuple[int, ...], following: set[int], weight: Weight | None) -> bool:
