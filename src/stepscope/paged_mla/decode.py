@@ -21,7 +21,7 @@ from stepscope.paged_mla.arguments import (
 )
 from stepscope.paged_mla.hopper import decode as hopper_decode
 from stepscope.paged_mla.hopper.compile import CompilerUnavailableError
-from stepscope.paged_mla.launch_table import TILE, chip_of, form_of
+from stepscope.paged_mla.launch_table import chip_of, form_of
 from stepscope.paged_mla.plan import MlaPlan, default_launch, interpreted, make_plan
 from stepscope.paged_mla.split import merge_kernel, split_kernel
 
@@ -206,7 +206,6 @@ def _decode_triton(  # noqa: PLR0913
         HAS_INDPTR=has_indptr,
         HAS_LSE=lse is not None,
         FORM=form,
-        TILE=TILE,
         HEADS=launch.heads,
         TOKENS=launch.tokens,
         STAGES=launch.stages,

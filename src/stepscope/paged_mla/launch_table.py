@@ -14,8 +14,6 @@ import torch
 Kernel = Literal["triton", "hopper"]
 PoolForm = Literal["e4m3", "bytes", "bf16"]
 
-TILE = 64  # tokens: the unit in which a plan deals out work
-
 # Bytes of shared memory that one block may have (CUDA C++ Programming Guide, "Technical Specifications per Compute
 # Capability").
 SHARED_LIMIT = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
@@ -28,7 +26,7 @@ class Launch:
     Attributes:
         kernel: ``triton``, or ``hopper`` for CUDA C++ compiled at first use.
         heads: query heads a block works on at once.
-        tokens: tokens of one loop iteration; divides ``TILE``.
+        tokens: tokens of a tile: one loop iteration, and the unit in which a plan deals out work.
         warps: warps a block.
         stages: tiles in flight in shared memory.
         blocks_per_sm: blocks that fit one SM, which sets how many workers share the work.
@@ -62,7 +60,7 @@ class Row:
 
 TABLE: tuple[Row, ...] = (
     Row(90, "e4m3", 8, Launch("hopper", heads=8, tokens=64, warps=8, stages=3, blocks_per_sm=2)),
-    Row(90, "e4m3", 128, Launch("hopper", heads=16, tokens=64, warps=8, stages=5, blocks_per_sm=1)),
+    Row(90, "e4m3", 128, Launch("hopper", heads=16, tokens=32, warps=8, stages=5, blocks_per_sm=2)),
     Row(90, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),
     Row(100, "e4m3", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=3, blocks_per_sm=2)),
     Row(100, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),

@@ -40,7 +40,6 @@ def split_kernel(  # noqa: ANN201, C901, PLR0913, PLR0915
     HAS_INDPTR: tl.constexpr,  # noqa: N803
     HAS_LSE: tl.constexpr,  # noqa: N803
     FORM: tl.constexpr,  # noqa: N803
-    TILE: tl.constexpr,  # noqa: N803
     HEADS: tl.constexpr,  # noqa: N803
     TOKENS: tl.constexpr,  # noqa: N803
     STAGES: tl.constexpr,  # noqa: N803
@@ -67,7 +66,7 @@ def split_kernel(  # noqa: ANN201, C901, PLR0913, PLR0915
     for i in range(0, end_request - first_request):  # noqa: PIE808 - the interpreter wants both bounds
         request = first_request + i
         length = tl.load(lengths + request)
-        tiles = (length + TILE - 1) // TILE
+        tiles = (length + TOKENS - 1) // TOKENS
         begin = tl.where(request == first_request, first_tile, 0)
         end = tl.where(request == last_request, last_tile, tiles)
         if end > begin:
@@ -95,7 +94,7 @@ def split_kernel(  # noqa: ANN201, C901, PLR0913, PLR0915
             top = tl.full([HEADS], float("-inf"), tl.float32)
             total = tl.zeros([HEADS], tl.float32)
             output = tl.zeros([HEADS, 512], tl.float32)
-            for n in tl.range(begin * TILE, tl.minimum(end * TILE, length), TOKENS, num_stages=STAGES):
+            for n in tl.range(begin * TOKENS, tl.minimum(end * TOKENS, length), TOKENS, num_stages=STAGES):
                 token = n + tl.arange(0, TOKENS)
                 number = tl.load(pages + first_page + token // PAGE_SIZE, mask=token < length, other=-1).to(tl.int64)
                 slot = number * PAGE_SIZE + token % PAGE_SIZE

@@ -8,10 +8,10 @@ import torch
 
 from stepscope.paged_mla.arguments import LATENT, ROW, Pages, Pool
 from stepscope.paged_mla.hopper.driver import launch, load_function
-from stepscope.paged_mla.launch_table import TILE, Launch
+from stepscope.paged_mla.launch_table import Launch
 from stepscope.paged_mla.plan import MlaPlan
 
-_SCORE_STRIDE = 72
+_WARPS = 8
 _ALIGNMENT = 16
 
 
@@ -73,14 +73,20 @@ class MergeParameters(ctypes.Structure):
 
 def split_defines(chosen: Launch) -> tuple[tuple[str, int], ...]:
     """The macros that make ``split_mma.cu`` the kernel of a launch."""
-    return (("HEADS", chosen.heads), ("STAGES", chosen.stages), ("MIN_BLOCKS", chosen.blocks_per_sm))
+    return (
+        ("HEADS", chosen.heads),
+        ("TOKENS", chosen.tokens),
+        ("STAGES", chosen.stages),
+        ("MIN_BLOCKS", chosen.blocks_per_sm),
+    )
 
 
 def split_shared_bytes(chosen: Launch) -> int:
     """Dynamic shared memory of one ``split_mma`` block: tiles, scores, three floats a head, a flag a token."""
-    tiles = chosen.stages * TILE * ROW
-    scores = 2 * chosen.heads * _SCORE_STRIDE * 4
-    return tiles + scores + 3 * chosen.heads * 4 + chosen.stages * TILE
+    tiles = chosen.stages * chosen.tokens * ROW
+    parts = _WARPS // (chosen.tokens // 16)
+    scores = parts * chosen.heads * (chosen.tokens + 8) * 4
+    return tiles + scores + 3 * chosen.heads * 4 + chosen.stages * chosen.tokens
 
 
 def merge_shape(batch: int, heads: int, workers: int) -> tuple[int, int]:

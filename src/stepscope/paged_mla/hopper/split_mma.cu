@@ -1,6 +1,6 @@
 // Split-KV MLA decode over an e4m3 pool for Hopper: 8 or 16 heads a block, mma.sync with swapped operands.
 //
-// One block walks a contiguous run of 64-token tiles that the plan gave it, over one or several requests:
+// One block walks a contiguous run of tiles that the plan gave it, over one or several requests:
 //   scores  S^T[token, head]  = K[token, 576]  x Q^T[576, head]     (tokens are the MMA's M, heads its N)
 //   output  O^T[dim,   head] += V^T[dim, token] x P^T[token, head]  (dims are M, heads N)
 // so 8 heads fill an MMA that would be half empty with heads as M. K and V are the same bytes in shared memory:
@@ -9,20 +9,24 @@
 // or 8 (output) consecutive bytes a lane. A row of 576 bytes is 4.5 times the 128 bytes of all banks; exchanging the
 // 32-byte halves of each 64 bytes in rows with bit 1 set makes every access below free of bank conflicts.
 //
-// Compiled with -DHEADS=8|16, -DSTAGES=n, -DMIN_BLOCKS=n. Needs cp.async, e4m3 conversion: sm_89 and later.
+// Compiled with -DHEADS=8|16, -DTOKENS=32|64 (a tile), -DSTAGES=n, -DMIN_BLOCKS=n.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
 typedef long long i64;
 
-#define TILE 64
 #define WARPS 8
 #define ROW_BYTES 576
 #define LATENT 512
-#define TILE_BYTES (TILE * ROW_BYTES)
+#define TILE_BYTES (TOKENS * ROW_BYTES)
 #define HEAD_TILES (HEADS / 8)
-#define SCORE_STRIDE 72 // floats a head; 288 bytes = 32 mod 128 spreads the heads over the banks
+#define TOKEN_GROUPS (TOKENS / 16)
+#define K_PARTS (WARPS / TOKEN_GROUPS)     // scores: warps that share 16 tokens, each with its part of the 576 columns
+#define K_STEPS (36 / K_PARTS)             // MMAs of 16 columns a warp
+#define K_GROUPS (8 / K_PARTS)             // of them in whole groups of 64 latent columns; the rest are rope columns
+#define ROW_LANES (32 * WARPS / TOKENS)    // lanes that load one row
+#define SCORE_STRIDE (TOKENS + 8)          // floats a head; 32 mod 128 bytes spreads the heads over the banks
 #define P_SHIFT 12.0f   // probabilities are stored times 2^12: fp16 keeps small ones normal
 
 struct Params {
@@ -50,7 +54,7 @@ struct Cursor {
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
 __device__ __forceinline__ void copy16(u32 to, const void *from, u32 bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ u32 widen_low(u32 four) {
@@ -83,6 +87,12 @@ __device__ __forceinline__ uint2 load_shared8(u32 at) {
   return v;
 }
 
+__device__ __forceinline__ u32 load_shared4(u32 at) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+
 __device__ __forceinline__ float power2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -110,7 +120,7 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 __device__ __forceinline__ float bf16_low(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-__device__ __forceinline__ int tiles_of(int length) { return (length + TILE - 1) / TILE; }
+__device__ __forceinline__ int tiles_of(int length) { return (length + TOKENS - 1) / TOKENS; }
 
 __device__ __forceinline__ void enter_request(Cursor &c, const Params &p, int last_request, int last_tile) {
   c.length = p.lengths[c.request];
@@ -130,17 +140,28 @@ __device__ __forceinline__ void settle(Cursor &c, const Params &p, int last_requ
   }
 }
 
-// The slot of one token of the cursor's tile, or -1: past the request's end or outside the pool.
-__device__ __forceinline__ i64 slot_of(const Cursor &c, const Params &p, int row) {
-  if (c.tile >= c.end) return -1;
-  int token = c.tile * TILE + row;
-  if (token >= c.length) return -1;
-  int page = p.page_size == 1 ? token : token / p.page_size;
-  int within = p.page_size == 1 ? 0 : token - page * p.page_size;
-  i64 at = c.first_page + page;
-  i64 number = p.wide_pages ? ((const i64 *)p.pages)[at] : (i64)((const int *)p.pages)[at];
-  if (number < 0 || number >= p.slots) return -1;
-  i64 slot = number * p.page_size + within;
+// The page of one token of the cursor's tile, as loaded: widening a narrow number here would wait for its load.
+struct Page {
+  int low, high, within;
+};
+
+__device__ __forceinline__ Page page_of(const Cursor &c, const Params &p, int row) {
+  const int token = c.tile * TOKENS + row;
+  const int page = p.page_size == 1 ? token : token / p.page_size;
+  Page found = {-1, -1, p.page_size == 1 ? 0 : token - page * p.page_size};
+  if (c.tile < c.end && token < c.length) {
+    const int *at = (const int *)p.pages + (c.first_page + page) * (p.wide_pages ? 2 : 1);
+    found.low = at[0];
+    if (p.wide_pages) found.high = at[1];
+  }
+  return found;
+}
+
+// Its slot, or -1: past the request's end or outside the pool.
+__device__ __forceinline__ i64 slot_of(const Page &found, const Params &p) {
+  const i64 number = p.wide_pages ? (i64)found.high << 32 | (u32)found.low : (i64)found.low;
+  if (number < 0 || number >= p.slots) return -1; // so that the product cannot overflow
+  const i64 slot = number * p.page_size + found.within;
   return slot < p.slots ? slot : -1;
 }
 
@@ -158,10 +179,10 @@ __device__ __forceinline__ float row_sum(float x) {
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 shared[];
-  float *scores = (float *)(shared + STAGES * TILE_BYTES);     // [2 halves of k][HEADS][SCORE_STRIDE]
-  float *rescale = scores + 2 * HEADS * SCORE_STRIDE;          // [HEADS]
+  float *scores = (float *)(shared + STAGES * TILE_BYTES);     // [K_PARTS][HEADS][SCORE_STRIDE]
+  float *rescale = scores + K_PARTS * HEADS * SCORE_STRIDE;    // [HEADS]
   float *final_max = rescale + HEADS, *final_sum = final_max + HEADS;
-  u8 *live = (u8 *)(final_sum + HEADS);                        // [STAGES][TILE], in score order
+  u8 *live = (u8 *)(final_sum + HEADS);                        // [STAGES][TOKENS], in score order
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_head = blockIdx.y * HEADS;
@@ -180,28 +201,29 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   Cursor work = load;
   if (work.tile >= work.end) return;
 
-  // Loads: a warp fills 8 rows, four lanes a row, 64 bytes at a time.
-  const int load_row = warp * 8 + g;
-  const u32 load_to = shared_address(shared) + load_row * ROW_BYTES + ((t ^ (load_row & 2)) * 16);
+  // Loads: ROW_LANES lanes a row, each 16 bytes at a time.
+  const int load_lane = lane % ROW_LANES, load_row = threadIdx.x / ROW_LANES;
+  const u32 load_to = shared_address(shared) + load_row * ROW_BYTES + ((load_lane ^ (load_row & 2)) * 16);
   // Score order puts the tokens of one lane's output fragment side by side: token a + 4 b of 16 at 4 a + b.
-  const int load_live = (load_row & 48) + 4 * (load_row & 3) + ((load_row >> 2) & 3);
-  i64 next_slot = slot_of(load, p, load_row);
+  const int load_live = (load_row & ~15) + 4 * (load_row & 3) + ((load_row >> 2) & 3);
+  Page next = page_of(load, p, load_row);
   int load_stage = 0;
 
   auto issue = [&]() {
     if (load.tile < load.end) {
-      const bool ok = next_slot >= 0;
+      i64 slot = slot_of(next, p);
+      const bool ok = slot >= 0;
       const u32 bytes = ok ? 16 : 0;
-      const i64 slot = ok ? next_slot : 0;
-      const u8 *from = p.latent + slot * p.latent_stride + t * 16;
+      slot = ok ? slot : 0;
+      const u8 *from = p.latent + slot * p.latent_stride + load_lane * 16;
       const u32 to = load_to + load_stage * TILE_BYTES;
 #pragma unroll
-      for (int i = 0; i < 8; i++) copy16(to + i * 64, from + i * 64, bytes);
-      copy16(to + 512, p.rope + slot * p.rope_stride + t * 16, bytes);
-      if (t == 0) live[load_stage * TILE + load_live] = ok;
+      for (int i = 0; i < LATENT / 16 / ROW_LANES; i++) copy16(to + i * ROW_LANES * 16, from + i * ROW_LANES * 16, bytes);
+      if (load_lane < 4) copy16(to + LATENT, p.rope + slot * p.rope_stride + load_lane * 16, bytes);
+      if (load_lane == 0) live[load_stage * TOKENS + load_live] = ok;
       load.tile++;
       settle(load, p, last_request, last_tile);
-      next_slot = slot_of(load, p, load_row);
+      next = page_of(load, p, load_row);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     load_stage = load_stage + 1 == STAGES ? 0 : load_stage + 1;
@@ -210,12 +232,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) issue();
 
-  // Scores: warps 0-3 take k bytes [0, 256) and [512, 544) of 16 tokens each, warps 4-7 the others.
-  const int half = warp / 4, token_group = warp % 4;
+  // Scores: a warp takes 16 tokens and its part of the columns: 512 / K_PARTS latent ones, 64 / K_PARTS rope ones.
+  const int part = warp / TOKEN_GROUPS, token_group = warp % TOKEN_GROUPS;
   const u32 swap = g & 2; // chunks of 16 bytes; the same for rows g and g + 8
   const u32 key_at = shared_address(shared) + (token_group * 16 + g) * ROW_BYTES;
-  const u32 key_main = key_at + half * 256 + (t ^ swap) * 16;
-  const u32 key_tail = key_at + 512 + ((half * 2 + t / 2) ^ swap) * 16 + (t & 1) * 8;
+  const u32 key_main = key_at + part * K_GROUPS * 64 + (t ^ swap) * 16;
+#if K_PARTS == 2
+  const u32 key_tail = key_at + LATENT + ((part * 2 + t / 2) ^ swap) * 16 + (t & 1) * 8;
+#else
+  const u32 key_tail = key_at + LATENT + (part ^ swap) * 16 + t * 4;
+#endif
   // Output: a warp takes 64 dims, a lane 8 of them, for tokens t, t + 4, t + 8, t + 12 of each 16.
   const u32 value_at = shared_address(shared) + t * ROW_BYTES + ((warp * 64 + g * 8) ^ ((t & 2) * 16));
   const int score_row = 4 * (g & 3) + (g >> 2); // score order of row g; row g + 8 is two further
@@ -224,28 +250,33 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   while (true) { // one request, or the worker's part of it
     const int first_tile = work.tile;
 
-    u32 query[18][HEAD_TILES][2];
+    u32 query[K_STEPS][HEAD_TILES][2];
     float factor[HEAD_TILES][2]; // of heads 2 t and 2 t + 1: turns an accumulator into a base-2 logit
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++) {
       const int head = first_head + n * 8 + g;
-      u32 raw[18][2];
+      u32 raw[K_STEPS][2];
 #pragma unroll
-      for (int i = 0; i < 18; i++) raw[i][0] = raw[i][1] = 0;
+      for (int i = 0; i < K_STEPS; i++) raw[i][0] = raw[i][1] = 0;
       if (head < p.heads) {
-        const u16 *nope = p.q_nope + work.request * p.q_nope_batch + head * p.q_nope_head + half * 256 + t * 16;
-        const u16 *rope = p.q_pe + work.request * p.q_pe_batch + head * p.q_pe_head + half * 32 + t * 8;
+        const u16 *nope = p.q_nope + work.request * p.q_nope_batch + head * p.q_nope_head + part * K_GROUPS * 64 + t * 16;
+        const u16 *rope = p.q_pe + work.request * p.q_pe_batch + head * p.q_pe_head + part * (64 / K_PARTS);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 2 * K_GROUPS; i++) {
           const uint4 v = *(const uint4 *)(nope + (i / 2) * 64 + (i % 2) * 8);
           raw[2 * i][0] = v.x, raw[2 * i][1] = v.y, raw[2 * i + 1][0] = v.z, raw[2 * i + 1][1] = v.w;
         }
-        const uint4 v = *(const uint4 *)rope;
+#if K_PARTS == 2
+        const uint4 v = *(const uint4 *)(rope + t * 8);
         raw[16][0] = v.x, raw[16][1] = v.y, raw[17][0] = v.z, raw[17][1] = v.w;
+#else
+        const uint2 v = *(const uint2 *)(rope + t * 4);
+        raw[8][0] = v.x, raw[8][1] = v.y;
+#endif
       }
       float largest = 0.0f;
 #pragma unroll
-      for (int i = 0; i < 18; i++)
+      for (int i = 0; i < K_STEPS; i++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
           largest = fmaxf(largest, fmaxf(fabsf(bf16_low(raw[i][j])), fabsf(bf16_high(raw[i][j]))));
@@ -256,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       const float up = __uint_as_float((u32)(exponent + 127) << 23);
       const float down = __uint_as_float((u32)(127 - exponent) << 23) * p.score_scale;
 #pragma unroll
-      for (int i = 0; i < 18; i++)
+      for (int i = 0; i < K_STEPS; i++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
           query[i][n][j] = pack_half(bf16_low(raw[i][j]) * up, bf16_high(raw[i][j]) * up);
@@ -289,19 +320,23 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 #pragma unroll
           for (int i = 0; i < 4; i++) score[c][n][i] = 0.0f;
 #pragma unroll
-      for (int i = 0; i < 5; i++) {
+      for (int i = 0; i <= K_GROUPS; i++) {
         u32 top[4], low[4];
-        if (i < 4) {
+        if (i < K_GROUPS) {
           const uint4 a = load_shared16(key_main + at + i * 64);
           const uint4 b = load_shared16(key_main + at + i * 64 + 8 * ROW_BYTES);
           top[0] = a.x, top[1] = a.y, top[2] = a.z, top[3] = a.w;
           low[0] = b.x, low[1] = b.y, low[2] = b.z, low[3] = b.w;
         } else {
+#if K_PARTS == 2
           const uint2 a = load_shared8(key_tail + at), b = load_shared8(key_tail + at + 8 * ROW_BYTES);
           top[0] = a.x, top[1] = a.y, low[0] = b.x, low[1] = b.y;
+#else
+          top[0] = load_shared4(key_tail + at), low[0] = load_shared4(key_tail + at + 8 * ROW_BYTES);
+#endif
         }
 #pragma unroll
-        for (int j = 0; j < (i < 4 ? 4 : 2); j++) {
+        for (int j = 0; j < (i < K_GROUPS ? 4 : 4 / K_PARTS); j++) {
           const u32 a0 = widen_low(top[j]), a1 = widen_low(low[j]);
           const u32 a2 = widen_high(top[j]), a3 = widen_high(low[j]);
 #pragma unroll
@@ -311,7 +346,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       }
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
-        float *to = scores + (half * HEADS + n * 8 + 2 * t) * SCORE_STRIDE + token_group * 16 + score_row;
+        float *to = scores + (part * HEADS + n * 8 + 2 * t) * SCORE_STRIDE + token_group * 16 + score_row;
 #pragma unroll
         for (int i = 0; i < 4; i++)
           to[(i & 1) * SCORE_STRIDE + (i & 2)] = (score[0][n][i] + score[1][n][i]) * factor[n][i & 1];
@@ -322,27 +357,35 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       for (int n = 0; n < HEAD_TILES; n++) {
         const int head = warp + 8 * n;
         float *row = scores + head * SCORE_STRIDE;
-        const float2 a = *(const float2 *)(row + 2 * lane);
-        const float2 b = *(const float2 *)(row + HEADS * SCORE_STRIDE + 2 * lane);
-        const u16 both = *(const u16 *)(live + stage * TILE + 2 * lane);
         const float nothing = __uint_as_float(0xff800000u);
-        const float x = both & 1 ? a.x + b.x : nothing, y = both & 256 ? a.y + b.y : nothing;
-        const float top = fmaxf(running_max[n], row_max(fmaxf(x, y)));
+        float x[TOKENS / 32];
+        const u8 *flags = live + stage * TOKENS + lane * (TOKENS / 32);
+#pragma unroll
+        for (int i = 0; i < TOKENS / 32; i++) x[i] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < K_PARTS; k++)
+#pragma unroll
+          for (int i = 0; i < TOKENS / 32; i++) x[i] += row[k * HEADS * SCORE_STRIDE + lane * (TOKENS / 32) + i];
+        float best = running_max[n];
+#pragma unroll
+        for (int i = 0; i < TOKENS / 32; i++) x[i] = flags[i] ? x[i] : nothing, best = fmaxf(best, x[i]);
+        const float top = row_max(best);
         const float base = top == nothing ? 0.0f : top;
         const float alpha = power2(running_max[n] - base);
-        const u32 pair = pack_half(power2(x - base + P_SHIFT), power2(y - base + P_SHIFT));
+        const u32 pair = pack_half(power2(x[0] - base + P_SHIFT), power2(x[TOKENS / 32 - 1] - base + P_SHIFT));
         float low, high;
         asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
             : "=f"(low), "=f"(high) : "r"(pair));
-        running_sum[n] = running_sum[n] * alpha + low + high;
+        running_sum[n] = running_sum[n] * alpha + low + (TOKENS == 64 ? high : 0.0f);
         running_max[n] = top;
         __syncwarp(); // the row is read by all lanes before its head's probabilities replace it
-        ((u32 *)row)[lane] = pair;
+        if (TOKENS == 64) ((u32 *)row)[lane] = pair;
+        else ((u16 *)row)[lane] = pair & 0xffff;
         if (lane == 0) rescale[head] = alpha;
       }
       __syncthreads(); // probabilities are complete
 
-      u32 chance[4][HEAD_TILES][2];
+      u32 chance[TOKEN_GROUPS][HEAD_TILES][2];
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
         const float2 alpha = *(const float2 *)(rescale + n * 8 + 2 * t);
@@ -352,13 +395,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
           output[j][n][2] *= alpha.x, output[j][n][3] *= alpha.y;
         }
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < TOKEN_GROUPS; k++) {
           const uint2 v = *(const uint2 *)((const u8 *)(scores + (n * 8 + g) * SCORE_STRIDE) + k * 32 + t * 8);
           chance[k][n][0] = v.x, chance[k][n][1] = v.y;
         }
       }
 #pragma unroll
-      for (int k = 0; k < 4; k++) {
+      for (int k = 0; k < TOKEN_GROUPS; k++) {
         const u32 from = value_at + at + k * 16 * ROW_BYTES;
         const uint2 v0 = load_shared8(from), v1 = load_shared8(from + 4 * ROW_BYTES);
         const uint2 v2 = load_shared8(from + 8 * ROW_BYTES), v3 = load_shared8(from + 12 * ROW_BYTES);
@@ -382,7 +425,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
     }
     __syncthreads();
     const bool whole = first_tile == 0 && work.end == tiles_of(work.length);
-    const i64 part = 2 * worker + (first_tile == 0 ? 1 : 0);
+    const i64 part_at = 2 * worker + (first_tile == 0 ? 1 : 0);
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
@@ -401,14 +444,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
                                     pack_bf16(v[6], v[7]));
         } else {
           float *to = whole ? (float *)p.out + work.request * p.out_batch + head * p.out_head + dim
-                            : p.part_out + (part * p.heads + head) * LATENT + dim;
+                            : p.part_out + (part_at * p.heads + head) * LATENT + dim;
           *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
           *(float4 *)(to + 4) = make_float4(v[4], v[5], v[6], v[7]);
         }
         if (warp == 0 && g == 0) {
           const float lse = sum > 0.0f || sum != sum ? final_max[local] + log2_of(sum) - P_SHIFT
                                                      : __uint_as_float(0xff800000u);
-          if (!whole) p.part_lse[part * p.heads + head] = lse;
+          if (!whole) p.part_lse[part_at * p.heads + head] = lse;
           else if (p.lse != nullptr) p.lse[work.request * p.lse_batch + head] = lse * 0.6931471805599453f;
         }
       }
