@@ -30,6 +30,7 @@ class Launch:
         warps: warps a block.
         stages: tiles in flight in shared memory.
         blocks_per_sm: blocks that fit one SM, which sets how many workers share the work.
+        query_shared: ``hopper`` keeps the queries in shared memory, where registers are short.
     """
 
     kernel: Kernel
@@ -38,6 +39,7 @@ class Launch:
     warps: int
     stages: int
     blocks_per_sm: int
+    query_shared: bool = False
 
     def workers(self, heads: int, multiprocessors: int) -> int:
         """Workers a plan deals tiles to, so that all head blocks together fill the chip once."""
@@ -60,7 +62,8 @@ class Row:
 
 TABLE: tuple[Row, ...] = (
     Row(90, "e4m3", 8, Launch("hopper", heads=8, tokens=64, warps=8, stages=3, blocks_per_sm=2)),
-    Row(90, "e4m3", 128, Launch("hopper", heads=16, tokens=32, warps=8, stages=5, blocks_per_sm=2)),
+    Row(90, "e4m3", 16, Launch("hopper", heads=16, tokens=64, warps=8, stages=2, blocks_per_sm=2, query_shared=True)),
+    Row(90, "e4m3", 128, Launch("hopper", heads=32, tokens=64, warps=8, stages=4, blocks_per_sm=1, query_shared=True)),
     Row(90, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),
     Row(100, "e4m3", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=3, blocks_per_sm=2)),
     Row(100, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),

@@ -12,6 +12,7 @@ from stepscope.paged_mla.launch_table import Launch
 from stepscope.paged_mla.plan import MlaPlan
 
 _WARPS = 8
+_LANES = 32
 _ALIGNMENT = 16
 
 
@@ -75,18 +76,21 @@ def split_defines(chosen: Launch) -> tuple[tuple[str, int], ...]:
     """The macros that make ``split_mma.cu`` the kernel of a launch."""
     return (
         ("HEADS", chosen.heads),
-        ("TOKENS", chosen.tokens),
         ("STAGES", chosen.stages),
         ("MIN_BLOCKS", chosen.blocks_per_sm),
+        ("QUERY_SHARED", int(chosen.query_shared)),
     )
 
 
 def split_shared_bytes(chosen: Launch) -> int:
-    """Dynamic shared memory of one ``split_mma`` block: tiles, scores, three floats a head, a flag a token."""
+    """Dynamic shared memory of one ``split_mma`` block, in the order in which the kernel lays it out."""
     tiles = chosen.stages * chosen.tokens * ROW
-    parts = _WARPS // (chosen.tokens // 16)
-    scores = parts * chosen.heads * (chosen.tokens + 8) * 4
-    return tiles + scores + 3 * chosen.heads * 4 + chosen.stages * chosen.tokens
+    swapped = _WARPS * chosen.heads // 8 * _LANES * 8
+    chances = chosen.heads * 160
+    tops = _WARPS * chosen.heads * 4
+    live = chosen.stages * chosen.tokens
+    queries = ROW * chosen.heads * 2 if chosen.query_shared else 0
+    return tiles + swapped + chances + tops + live + queries
 
 
 def merge_shape(batch: int, heads: int, workers: int) -> tuple[int, int]:

@@ -9,7 +9,11 @@
 // or 8 (output) consecutive bytes a lane. A row of 576 bytes is 4.5 times the 128 bytes of all banks; exchanging the
 // 32-byte halves of each 64 bytes in rows with bit 1 set makes every access below free of bank conflicts.
 //
-// Compiled with -DHEADS=8|16, -DTOKENS=32|64 (a tile), -DSTAGES=n, -DMIN_BLOCKS=n.
+// Probabilities are taken against a maximum that is only raised when a logit passes it by more than 2^HEADROOM, which
+// fp16 has room for: the usual tile needs no reduction, and two barriers instead of three.
+//
+// Compiled with -DHEADS=8|16|32, -DSTAGES=n, -DMIN_BLOCKS=n, -DQUERY_SHARED=0|1 (Q's fragments in shared memory or
+// in registers).
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -17,17 +21,16 @@ typedef unsigned char u8;
 typedef long long i64;
 
 #define WARPS 8
+#define TOKENS 64
 #define ROW_BYTES 576
 #define LATENT 512
 #define TILE_BYTES (TOKENS * ROW_BYTES)
 #define HEAD_TILES (HEADS / 8)
-#define TOKEN_GROUPS (TOKENS / 16)
-#define K_PARTS (WARPS / TOKEN_GROUPS)     // scores: warps that share 16 tokens, each with its part of the 576 columns
-#define K_STEPS (36 / K_PARTS)             // MMAs of 16 columns a warp
-#define K_GROUPS (8 / K_PARTS)             // of them in whole groups of 64 latent columns; the rest are rope columns
-#define ROW_LANES (32 * WARPS / TOKENS)    // lanes that load one row
-#define SCORE_STRIDE (TOKENS + 8)          // floats a head; 32 mod 128 bytes spreads the heads over the banks
-#define P_SHIFT 12.0f   // probabilities are stored times 2^12: fp16 keeps small ones normal
+#define CHAINS (HEAD_TILES == 1 ? 2 : 1) // independent score accumulators a head tile, to hide the MMA's latency
+#define CHANCE_BYTES 160 // a head's probabilities; 32 mod 128 spreads the heads over the banks
+#define P_SHIFT 6.0f     // probabilities are stored times 2^6: fp16 keeps small ones normal
+#define HEADROOM 8.0f    // P_SHIFT + HEADROOM < 16, the exponent at which fp16 ends
+#define NOTHING __uint_as_float(0xff800000u)
 
 struct Params {
   const u16 *q_nope, *q_pe; // bf16
@@ -84,12 +87,6 @@ __device__ __forceinline__ uint4 load_shared16(u32 at) {
 __device__ __forceinline__ uint2 load_shared8(u32 at) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-  return v;
-}
-
-__device__ __forceinline__ u32 load_shared4(u32 at) {
-  u32 v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
   return v;
 }
 
@@ -165,24 +162,31 @@ __device__ __forceinline__ i64 slot_of(const Page &found, const Params &p) {
   return slot < p.slots ? slot : -1;
 }
 
-__device__ __forceinline__ float row_max(float x) {
-#pragma unroll
-  for (int step = 16; step; step >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-  return x;
+// 2^(logit - top + P_SHIFT) of two heads, in fp16.
+__device__ __forceinline__ u32 chance_of(const float (&logit)[2], const float (&top)[2]) {
+  const float a = power2(logit[0] - (top[0] == NOTHING ? 0.0f : top[0]) + P_SHIFT);
+  const float b = power2(logit[1] - (top[1] == NOTHING ? 0.0f : top[1]) + P_SHIFT);
+  return pack_half(a, b);
 }
 
-__device__ __forceinline__ float row_sum(float x) {
-#pragma unroll
-  for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(~0u, x, step);
-  return x;
+__device__ __forceinline__ float2 unpack_half(u32 pair) {
+  float2 v;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(v.x), "=f"(v.y) : "r"(pair));
+  return v;
+}
+
+__device__ __forceinline__ void store_pair(u8 *to, u32 pair) {
+  *(u16 *)to = (u16)pair;
+  *(u16 *)(to + CHANCE_BYTES) = (u16)(pair >> 16);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 shared[];
-  float *scores = (float *)(shared + STAGES * TILE_BYTES);     // [K_PARTS][HEADS][SCORE_STRIDE]
-  float *rescale = scores + K_PARTS * HEADS * SCORE_STRIDE;    // [HEADS]
-  float *final_max = rescale + HEADS, *final_sum = final_max + HEADS;
-  u8 *live = (u8 *)(final_sum + HEADS);                        // [STAGES][TOKENS], in score order
+  float2 *swapped = (float2 *)(shared + STAGES * TILE_BYTES);    // [WARPS][HEAD_TILES][32 lanes]
+  u8 *chances = (u8 *)(swapped + WARPS * HEAD_TILES * 32);       // [HEADS][CHANCE_BYTES]
+  float *tops = (float *)(chances + HEADS * CHANCE_BYTES);       // [WARPS][HEADS]: maxima, at the end sums
+  u8 *live = (u8 *)(tops + WARPS * HEADS);                       // [STAGES][TOKENS]
+  uint2 *queries = (uint2 *)(live + STAGES * TOKENS);            // with QUERY_SHARED: [2][18][HEAD_TILES][32 lanes]
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_head = blockIdx.y * HEADS;
@@ -201,11 +205,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   Cursor work = load;
   if (work.tile >= work.end) return;
 
-  // Loads: ROW_LANES lanes a row, each 16 bytes at a time.
-  const int load_lane = lane % ROW_LANES, load_row = threadIdx.x / ROW_LANES;
-  const u32 load_to = shared_address(shared) + load_row * ROW_BYTES + ((load_lane ^ (load_row & 2)) * 16);
-  // Score order puts the tokens of one lane's output fragment side by side: token a + 4 b of 16 at 4 a + b.
-  const int load_live = (load_row & ~15) + 4 * (load_row & 3) + ((load_row >> 2) & 3);
+  // Loads: a warp fills 8 rows, four lanes a row, 64 bytes at a time.
+  const int load_row = warp * 8 + g;
+  const u32 load_to = shared_address(shared) + load_row * ROW_BYTES + ((t ^ (load_row & 2)) * 16);
   Page next = page_of(load, p, load_row);
   int load_stage = 0;
 
@@ -215,12 +217,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       const bool ok = slot >= 0;
       const u32 bytes = ok ? 16 : 0;
       slot = ok ? slot : 0;
-      const u8 *from = p.latent + slot * p.latent_stride + load_lane * 16;
+      const u8 *from = p.latent + slot * p.latent_stride + t * 16;
       const u32 to = load_to + load_stage * TILE_BYTES;
 #pragma unroll
-      for (int i = 0; i < LATENT / 16 / ROW_LANES; i++) copy16(to + i * ROW_LANES * 16, from + i * ROW_LANES * 16, bytes);
-      if (load_lane < 4) copy16(to + LATENT, p.rope + slot * p.rope_stride + load_lane * 16, bytes);
-      if (load_lane == 0) live[load_stage * TOKENS + load_live] = ok;
+      for (int i = 0; i < LATENT / 64; i++) copy16(to + i * 64, from + i * 64, bytes);
+      copy16(to + LATENT, p.rope + slot * p.rope_stride + t * 16, bytes);
+      if (t == 0) live[load_stage * TOKENS + load_row] = ok;
       load.tile++;
       settle(load, p, last_request, last_tile);
       next = page_of(load, p, load_row);
@@ -232,51 +234,47 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) issue();
 
-  // Scores: a warp takes 16 tokens and its part of the columns: 512 / K_PARTS latent ones, 64 / K_PARTS rope ones.
-  const int part = warp / TOKEN_GROUPS, token_group = warp % TOKEN_GROUPS;
-  const u32 swap = g & 2; // chunks of 16 bytes; the same for rows g and g + 8
-  const u32 key_at = shared_address(shared) + (token_group * 16 + g) * ROW_BYTES;
-  const u32 key_main = key_at + part * K_GROUPS * 64 + (t ^ swap) * 16;
-#if K_PARTS == 2
-  const u32 key_tail = key_at + LATENT + ((part * 2 + t / 2) ^ swap) * 16 + (t & 1) * 8;
-#else
-  const u32 key_tail = key_at + LATENT + (part ^ swap) * 16 + t * 4;
-#endif
+  // Scores: warps w and w + 4 share 16 tokens. Part 0 takes columns [0, 256) and [512, 544), part 1 the others; then
+  // they swap, and part 0 goes on with rows g, part 1 with rows g + 8.
+  const int part = warp / 4, group = warp % 4;
+  const u32 swizzle = g & 2; // in chunks of 16 bytes; the same for rows g and g + 8
+  const u32 key_at = shared_address(shared) + (group * 16 + g) * ROW_BYTES;
+  const u32 key_main = key_at + part * 256 + (t ^ swizzle) * 16;
+  const u32 key_tail = key_at + LATENT + ((part * 2 + t / 2) ^ swizzle) * 16 + (t & 1) * 8;
+  const int own_row = group * 16 + part * 8 + g;
   // Output: a warp takes 64 dims, a lane 8 of them, for tokens t, t + 4, t + 8, t + 12 of each 16.
   const u32 value_at = shared_address(shared) + t * ROW_BYTES + ((warp * 64 + g * 8) ^ ((t & 2) * 16));
-  const int score_row = 4 * (g & 3) + (g >> 2); // score order of row g; row g + 8 is two further
+  // A lane's tokens of an output fragment stand side by side among the probabilities: token a + 4 b of 16 at 4 a + b.
+  u8 *const chance_to = chances + 2 * (group * 16 + 4 * (g & 3) + (g >> 2) + 2 * part) + 2 * t * CHANCE_BYTES;
 
   int stage = 0;
   while (true) { // one request, or the worker's part of it
     const int first_tile = work.tile;
 
-    u32 query[K_STEPS][HEAD_TILES][2];
+#if !QUERY_SHARED
+    uint2 query[18][HEAD_TILES];
+#endif
     float factor[HEAD_TILES][2]; // of heads 2 t and 2 t + 1: turns an accumulator into a base-2 logit
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++) {
       const int head = first_head + n * 8 + g;
-      u32 raw[K_STEPS][2];
+      u32 raw[18][2];
 #pragma unroll
-      for (int i = 0; i < K_STEPS; i++) raw[i][0] = raw[i][1] = 0;
+      for (int i = 0; i < 18; i++) raw[i][0] = raw[i][1] = 0;
       if (head < p.heads) {
-        const u16 *nope = p.q_nope + work.request * p.q_nope_batch + head * p.q_nope_head + part * K_GROUPS * 64 + t * 16;
-        const u16 *rope = p.q_pe + work.request * p.q_pe_batch + head * p.q_pe_head + part * (64 / K_PARTS);
+        const u16 *nope = p.q_nope + work.request * p.q_nope_batch + head * p.q_nope_head + part * 256 + t * 16;
+        const u16 *rope = p.q_pe + work.request * p.q_pe_batch + head * p.q_pe_head + part * 32 + t * 8;
 #pragma unroll
-        for (int i = 0; i < 2 * K_GROUPS; i++) {
+        for (int i = 0; i < 8; i++) {
           const uint4 v = *(const uint4 *)(nope + (i / 2) * 64 + (i % 2) * 8);
           raw[2 * i][0] = v.x, raw[2 * i][1] = v.y, raw[2 * i + 1][0] = v.z, raw[2 * i + 1][1] = v.w;
         }
-#if K_PARTS == 2
-        const uint4 v = *(const uint4 *)(rope + t * 8);
+        const uint4 v = *(const uint4 *)rope;
         raw[16][0] = v.x, raw[16][1] = v.y, raw[17][0] = v.z, raw[17][1] = v.w;
-#else
-        const uint2 v = *(const uint2 *)(rope + t * 4);
-        raw[8][0] = v.x, raw[8][1] = v.y;
-#endif
       }
       float largest = 0.0f;
 #pragma unroll
-      for (int i = 0; i < K_STEPS; i++)
+      for (int i = 0; i < 18; i++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
           largest = fmaxf(largest, fmaxf(fabsf(bf16_low(raw[i][j])), fabsf(bf16_high(raw[i][j]))));
@@ -287,13 +285,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       const float up = __uint_as_float((u32)(exponent + 127) << 23);
       const float down = __uint_as_float((u32)(127 - exponent) << 23) * p.score_scale;
 #pragma unroll
-      for (int i = 0; i < K_STEPS; i++)
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-          query[i][n][j] = pack_half(bf16_low(raw[i][j]) * up, bf16_high(raw[i][j]) * up);
+      for (int i = 0; i < 18; i++) {
+        const uint2 pair = make_uint2(pack_half(bf16_low(raw[i][0]) * up, bf16_high(raw[i][0]) * up),
+                                      pack_half(bf16_low(raw[i][1]) * up, bf16_high(raw[i][1]) * up));
+#if QUERY_SHARED
+        if (i % 4 == group) queries[((part * 18 + i) * HEAD_TILES + n) * 32 + lane] = pair;
+#else
+        query[i][n] = pair;
+#endif
+      }
       factor[n][0] = __shfl_sync(~0u, down, 8 * t);
       factor[n][1] = __shfl_sync(~0u, down, 8 * t + 4);
     }
+    // With QUERY_SHARED, the loop's first barrier stands between the stores above and their use.
 
     float output[4][HEAD_TILES][4];
 #pragma unroll
@@ -302,9 +306,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) output[j][n][i] = 0.0f;
-    float running_max[HEAD_TILES], running_sum[HEAD_TILES]; // of head `warp` + 8 n, the sum of this lane's tokens
+    float top[HEAD_TILES][2], sum[HEAD_TILES][2]; // of heads 2 t and 2 t + 1; the sum of this thread's tokens
 #pragma unroll
-    for (int n = 0; n < HEAD_TILES; n++) running_max[n] = __uint_as_float(0xff800000u), running_sum[n] = 0.0f;
+    for (int n = 0; n < HEAD_TILES; n++) top[n][0] = top[n][1] = NOTHING, sum[n][0] = sum[n][1] = 0.0f;
 
     for (; work.tile < work.end; work.tile++) {
       asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
@@ -312,96 +316,108 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       issue();
       const u32 at = stage * TILE_BYTES;
 
-      float score[2][HEAD_TILES][4];
+      float score[CHAINS][HEAD_TILES][4];
 #pragma unroll
-      for (int c = 0; c < 2; c++)
+      for (int c = 0; c < CHAINS; c++)
 #pragma unroll
         for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
           for (int i = 0; i < 4; i++) score[c][n][i] = 0.0f;
 #pragma unroll
-      for (int i = 0; i <= K_GROUPS; i++) {
-        u32 top[4], low[4];
-        if (i < K_GROUPS) {
+      for (int i = 0; i < 5; i++) {
+        u32 above[4], below[4];
+        if (i < 4) {
           const uint4 a = load_shared16(key_main + at + i * 64);
           const uint4 b = load_shared16(key_main + at + i * 64 + 8 * ROW_BYTES);
-          top[0] = a.x, top[1] = a.y, top[2] = a.z, top[3] = a.w;
-          low[0] = b.x, low[1] = b.y, low[2] = b.z, low[3] = b.w;
+          above[0] = a.x, above[1] = a.y, above[2] = a.z, above[3] = a.w;
+          below[0] = b.x, below[1] = b.y, below[2] = b.z, below[3] = b.w;
         } else {
-#if K_PARTS == 2
           const uint2 a = load_shared8(key_tail + at), b = load_shared8(key_tail + at + 8 * ROW_BYTES);
-          top[0] = a.x, top[1] = a.y, low[0] = b.x, low[1] = b.y;
+          above[0] = a.x, above[1] = a.y, below[0] = b.x, below[1] = b.y;
+        }
+#pragma unroll
+        for (int j = 0; j < (i < 4 ? 4 : 2); j++) {
+          const u32 a0 = widen_low(above[j]), a1 = widen_low(below[j]);
+          const u32 a2 = widen_high(above[j]), a3 = widen_high(below[j]);
+#pragma unroll
+          for (int n = 0; n < HEAD_TILES; n++) {
+#if QUERY_SHARED
+            const uint2 b = queries[((part * 18 + 4 * i + j) * HEAD_TILES + n) * 32 + lane];
 #else
-          top[0] = load_shared4(key_tail + at), low[0] = load_shared4(key_tail + at + 8 * ROW_BYTES);
+            const uint2 b = query[4 * i + j][n];
 #endif
+            mma(score[j % CHAINS][n], a0, a1, a2, a3, b.x, b.y);
+          }
         }
+      }
+
+      float logit[HEAD_TILES][2]; // of row own_row, heads 2 t and 2 t + 1; against `top`
 #pragma unroll
-        for (int j = 0; j < (i < K_GROUPS ? 4 : 4 / K_PARTS); j++) {
-          const u32 a0 = widen_low(top[j]), a1 = widen_low(low[j]);
-          const u32 a2 = widen_high(top[j]), a3 = widen_high(low[j]);
+      for (int n = 0; n < HEAD_TILES; n++) {
 #pragma unroll
-          for (int n = 0; n < HEAD_TILES; n++)
-            mma(score[j & 1][n], a0, a1, a2, a3, query[4 * i + j][n][0], query[4 * i + j][n][1]);
+        for (int i = 0; i < 4; i++) {
+          if (CHAINS == 2) score[0][n][i] += score[CHAINS - 1][n][i];
+          score[0][n][i] *= factor[n][i & 1];
         }
+        logit[n][0] = part ? score[0][n][2] : score[0][n][0];
+        logit[n][1] = part ? score[0][n][3] : score[0][n][1];
+        swapped[((warp ^ 4) * HEAD_TILES + n) * 32 + lane] =
+            part ? make_float2(score[0][n][0], score[0][n][1]) : make_float2(score[0][n][2], score[0][n][3]);
+      }
+      asm volatile("bar.sync %0, 64;" ::"r"(group + 1) : "memory"); // the two warps of these 16 tokens
+      const bool alive = live[stage * TOKENS + own_row];
+      bool beyond = false;
+      u32 pair[HEAD_TILES];
+#pragma unroll
+      for (int n = 0; n < HEAD_TILES; n++) {
+        const float2 other = swapped[(warp * HEAD_TILES + n) * 32 + lane];
+        logit[n][0] = alive ? logit[n][0] + other.x : NOTHING;
+        logit[n][1] = alive ? logit[n][1] + other.y : NOTHING;
+        beyond |= logit[n][0] > top[n][0] + HEADROOM || logit[n][1] > top[n][1] + HEADROOM;
+        pair[n] = chance_of(logit[n], top[n]);
+        store_pair(chance_to + n * 8 * CHANCE_BYTES, pair[n]);
+      }
+      if (__syncthreads_or(beyond)) { // probabilities are complete, unless a maximum must rise first
+#pragma unroll
+        for (int n = 0; n < HEAD_TILES; n++)
+#pragma unroll
+          for (int i = 0; i < 2; i++) {
+            float best = logit[n][i];
+#pragma unroll
+            for (int step = 4; step < 32; step *= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, step));
+            if (g == 0) tops[warp * HEADS + n * 8 + 2 * t + i] = best;
+          }
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < HEAD_TILES; n++) {
+#pragma unroll
+          for (int i = 0; i < 2; i++) {
+            float best = top[n][i];
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) best = fmaxf(best, tops[w * HEADS + n * 8 + 2 * t + i]);
+            const float alpha = power2(top[n][i] - (best == NOTHING ? 0.0f : best));
+            top[n][i] = best;
+            sum[n][i] *= alpha;
+#pragma unroll
+            for (int j = 0; j < 4; j++) output[j][n][i] *= alpha, output[j][n][i + 2] *= alpha;
+          }
+          pair[n] = chance_of(logit[n], top[n]);
+          store_pair(chance_to + n * 8 * CHANCE_BYTES, pair[n]);
+        }
+        __syncthreads(); // probabilities are complete
       }
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
-        float *to = scores + (part * HEADS + n * 8 + 2 * t) * SCORE_STRIDE + token_group * 16 + score_row;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-          to[(i & 1) * SCORE_STRIDE + (i & 2)] = (score[0][n][i] + score[1][n][i]) * factor[n][i & 1];
+        const float2 both = unpack_half(pair[n]); // as rounded, so that the weights sum to one
+        sum[n][0] += both.x, sum[n][1] += both.y;
       }
-      __syncthreads(); // scores are complete
 
 #pragma unroll
-      for (int n = 0; n < HEAD_TILES; n++) {
-        const int head = warp + 8 * n;
-        float *row = scores + head * SCORE_STRIDE;
-        const float nothing = __uint_as_float(0xff800000u);
-        float x[TOKENS / 32];
-        const u8 *flags = live + stage * TOKENS + lane * (TOKENS / 32);
+      for (int k = 0; k < TOKENS / 16; k++) {
+        uint2 chance[HEAD_TILES];
 #pragma unroll
-        for (int i = 0; i < TOKENS / 32; i++) x[i] = 0.0f;
-#pragma unroll
-        for (int k = 0; k < K_PARTS; k++)
-#pragma unroll
-          for (int i = 0; i < TOKENS / 32; i++) x[i] += row[k * HEADS * SCORE_STRIDE + lane * (TOKENS / 32) + i];
-        float best = running_max[n];
-#pragma unroll
-        for (int i = 0; i < TOKENS / 32; i++) x[i] = flags[i] ? x[i] : nothing, best = fmaxf(best, x[i]);
-        const float top = row_max(best);
-        const float base = top == nothing ? 0.0f : top;
-        const float alpha = power2(running_max[n] - base);
-        const u32 pair = pack_half(power2(x[0] - base + P_SHIFT), power2(x[TOKENS / 32 - 1] - base + P_SHIFT));
-        float low, high;
-        asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-            : "=f"(low), "=f"(high) : "r"(pair));
-        running_sum[n] = running_sum[n] * alpha + low + (TOKENS == 64 ? high : 0.0f);
-        running_max[n] = top;
-        __syncwarp(); // the row is read by all lanes before its head's probabilities replace it
-        if (TOKENS == 64) ((u32 *)row)[lane] = pair;
-        else ((u16 *)row)[lane] = pair & 0xffff;
-        if (lane == 0) rescale[head] = alpha;
-      }
-      __syncthreads(); // probabilities are complete
-
-      u32 chance[TOKEN_GROUPS][HEAD_TILES][2];
-#pragma unroll
-      for (int n = 0; n < HEAD_TILES; n++) {
-        const float2 alpha = *(const float2 *)(rescale + n * 8 + 2 * t);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-          output[j][n][0] *= alpha.x, output[j][n][1] *= alpha.y;
-          output[j][n][2] *= alpha.x, output[j][n][3] *= alpha.y;
-        }
-#pragma unroll
-        for (int k = 0; k < TOKEN_GROUPS; k++) {
-          const uint2 v = *(const uint2 *)((const u8 *)(scores + (n * 8 + g) * SCORE_STRIDE) + k * 32 + t * 8);
-          chance[k][n][0] = v.x, chance[k][n][1] = v.y;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < TOKEN_GROUPS; k++) {
+        for (int n = 0; n < HEAD_TILES; n++)
+          chance[n] = *(const uint2 *)(chances + (n * 8 + g) * CHANCE_BYTES + k * 32 + t * 8);
         const u32 from = value_at + at + k * 16 * ROW_BYTES;
         const uint2 v0 = load_shared8(from), v1 = load_shared8(from + 4 * ROW_BYTES);
         const uint2 v2 = load_shared8(from + 8 * ROW_BYTES), v3 = load_shared8(from + 12 * ROW_BYTES);
@@ -412,17 +428,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
           const u32 second = j & 2 ? __byte_perm(v2.y, v3.y, select) : __byte_perm(v2.x, v3.x, select);
           const u32 a0 = widen_low(first), a1 = widen_high(first), a2 = widen_low(second), a3 = widen_high(second);
 #pragma unroll
-          for (int n = 0; n < HEAD_TILES; n++) mma(output[j][n], a0, a1, a2, a3, chance[k][n][0], chance[k][n][1]);
+          for (int n = 0; n < HEAD_TILES; n++) mma(output[j][n], a0, a1, a2, a3, chance[n].x, chance[n].y);
         }
       }
       stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
 #pragma unroll
-    for (int n = 0; n < HEAD_TILES; n++) {
-      const float sum = row_sum(running_sum[n]);
-      if (lane == 0) final_sum[warp + 8 * n] = sum, final_max[warp + 8 * n] = running_max[n];
-    }
+    for (int n = 0; n < HEAD_TILES; n++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) sum[n][i] += __shfl_xor_sync(~0u, sum[n][i], step);
+        if (g == 0) tops[warp * HEADS + n * 8 + 2 * t + i] = sum[n][i];
+      }
     __syncthreads();
     const bool whole = first_tile == 0 && work.end == tiles_of(work.length);
     const i64 part_at = 2 * worker + (first_tile == 0 ? 1 : 0);
@@ -432,8 +451,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       for (int i = 0; i < 2; i++) {
         const int local = n * 8 + 2 * t + i, head = first_head + local;
         if (head >= p.heads) continue;
-        const float sum = final_sum[local];
-        const float by = sum > 0.0f || sum != sum ? p.value_scale / sum : 0.0f;
+        float total = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) total += tops[w * HEADS + local];
+        const bool some = total > 0.0f || total != total; // NaN goes through
+        const float by = some ? p.value_scale / total : 0.0f;
         float v[8]; // dims 64 warp + 8 g + 0..7
 #pragma unroll
         for (int j = 0; j < 4; j++) v[2 * j] = output[j][n][i] * by, v[2 * j + 1] = output[j][n][i + 2] * by;
@@ -449,13 +471,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
           *(float4 *)(to + 4) = make_float4(v[4], v[5], v[6], v[7]);
         }
         if (warp == 0 && g == 0) {
-          const float lse = sum > 0.0f || sum != sum ? final_max[local] + log2_of(sum) - P_SHIFT
-                                                     : __uint_as_float(0xff800000u);
+          const float lse = some ? top[n][i] + log2_of(total) - P_SHIFT : NOTHING;
           if (!whole) p.part_lse[part_at * p.heads + head] = lse;
           else if (p.lse != nullptr) p.lse[work.request * p.lse_batch + head] = lse * 0.6931471805599453f;
         }
       }
-    __syncthreads(); // final_sum is read before the next request writes it
+    __syncthreads(); // the sums are read before the next request writes there
 
     settle(work, p, last_request, last_tile);
     if (work.tile >= work.end) return;
