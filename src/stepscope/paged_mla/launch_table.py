@@ -62,7 +62,7 @@ class Row:
 
 TABLE: tuple[Row, ...] = (
     Row(90, "e4m3", 8, Launch("hopper", heads=8, tokens=64, warps=8, stages=3, blocks_per_sm=2)),
-    Row(90, "e4m3", 16, Launch("hopper", heads=16, tokens=64, warps=8, stages=2, blocks_per_sm=2, query_shared=True)),
+    Row(90, "e4m3", 16, Launch("hopper", heads=16, tokens=64, warps=8, stages=5, blocks_per_sm=1)),
     Row(90, "e4m3", 128, Launch("hopper", heads=32, tokens=64, warps=8, stages=4, blocks_per_sm=1, query_shared=True)),
     Row(90, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),
     Row(100, "e4m3", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=3, blocks_per_sm=2)),

@@ -86,7 +86,7 @@ def split_shared_bytes(chosen: Launch) -> int:
     """Dynamic shared memory of one ``split_mma`` block, in the order in which the kernel lays it out."""
     tiles = chosen.stages * chosen.tokens * ROW
     swapped = _WARPS * chosen.heads // 8 * _LANES * 8
-    chances = chosen.heads * 160
+    chances = 2 * chosen.heads * 160
     tops = _WARPS * chosen.heads * 4
     live = chosen.stages * chosen.tokens
     queries = ROW * chosen.heads * 2 if chosen.query_shared else 0

@@ -10,7 +10,7 @@
 // 32-byte halves of each 64 bytes in rows with bit 1 set makes every access below free of bank conflicts.
 //
 // Probabilities are taken against a maximum that is only raised when a logit passes it by more than 2^HEADROOM, which
-// fp16 has room for: the usual tile needs no reduction, and two barriers instead of three.
+// fp16 has room for: the usual tile needs no reduction, and one barrier.
 //
 // Compiled with -DHEADS=8|16|32, -DSTAGES=n, -DMIN_BLOCKS=n, -DQUERY_SHARED=0|1 (Q's fragments in shared memory or
 // in registers).
@@ -26,7 +26,7 @@ typedef long long i64;
 #define LATENT 512
 #define TILE_BYTES (TOKENS * ROW_BYTES)
 #define HEAD_TILES (HEADS / 8)
-#define CHAINS (HEAD_TILES == 1 ? 2 : 1) // independent score accumulators a head tile, to hide the MMA's latency
+#define CHAINS (HEAD_TILES <= 2 ? 2 : 1) // independent score accumulators a head tile, to hide the MMA's latency
 #define CHANCE_BYTES 160 // a head's probabilities; 32 mod 128 spreads the heads over the banks
 #define P_SHIFT 6.0f     // probabilities are stored times 2^6: fp16 keeps small ones normal
 #define HEADROOM 8.0f    // P_SHIFT + HEADROOM < 16, the exponent at which fp16 ends
@@ -73,7 +73,7 @@ __device__ __forceinline__ u32 widen_high(u32 four) {
 }
 
 __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -183,8 +183,8 @@ __device__ __forceinline__ void store_pair(u8 *to, u32 pair) {
 extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 shared[];
   float2 *swapped = (float2 *)(shared + STAGES * TILE_BYTES);    // [WARPS][HEAD_TILES][32 lanes]
-  u8 *chances = (u8 *)(swapped + WARPS * HEAD_TILES * 32);       // [HEADS][CHANCE_BYTES]
-  float *tops = (float *)(chances + HEADS * CHANCE_BYTES);       // [WARPS][HEADS]: maxima, at the end sums
+  u8 *chances = (u8 *)(swapped + WARPS * HEAD_TILES * 32);       // [2][HEADS][CHANCE_BYTES]
+  float *tops = (float *)(chances + 2 * HEADS * CHANCE_BYTES);   // [WARPS][HEADS]: maxima, at the end sums
   u8 *live = (u8 *)(tops + WARPS * HEADS);                       // [STAGES][TOKENS]
   uint2 *queries = (uint2 *)(live + STAGES * TOKENS);            // with QUERY_SHARED: [2][18][HEAD_TILES][32 lanes]
 
@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   };
 
 #pragma unroll
-  for (int s = 0; s < STAGES - 1; s++) issue();
+  for (int s = 0; s < STAGES - 2; s++) issue();
 
   // Scores: warps w and w + 4 share 16 tokens. Part 0 takes columns [0, 256) and [512, 544), part 1 the others; then
   // they swap, and part 0 goes on with rows g, part 1 with rows g + 8.
@@ -247,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   // A lane's tokens of an output fragment stand side by side among the probabilities: token a + 4 b of 16 at 4 a + b.
   u8 *const chance_to = chances + 2 * (group * 16 + 4 * (g & 3) + (g >> 2) + 2 * part) + 2 * t * CHANCE_BYTES;
 
-  int stage = 0;
+  int stage = 0, before = 0, odd = 0; // of the tile at hand: stage, the last tile's stage, half of `chances`
   while (true) { // one request, or the worker's part of it
     const int first_tile = work.tile;
 
@@ -297,7 +297,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       factor[n][0] = __shfl_sync(~0u, down, 8 * t);
       factor[n][1] = __shfl_sync(~0u, down, 8 * t + 4);
     }
-    // With QUERY_SHARED, the loop's first barrier stands between the stores above and their use.
 
     float output[4][HEAD_TILES][4];
 #pragma unroll
@@ -310,48 +309,49 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++) top[n][0] = top[n][1] = NOTHING, sum[n][0] = sum[n][1] = 0.0f;
 
-    for (; work.tile < work.end; work.tile++) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-      __syncthreads(); // the tile is there for all; the stage before it is free
-      issue();
-      const u32 at = stage * TILE_BYTES;
+    float score[CHAINS][HEAD_TILES][4];
+    float logit[HEAD_TILES][2]; // of row own_row, heads 2 t and 2 t + 1; against `top`
+    u32 pair[HEAD_TILES];       // their probabilities
+    bool beyond = false;        // some logit is too far above its maximum
 
-      float score[CHAINS][HEAD_TILES][4];
+    auto score_group = [&](int i) { // 64 columns; the last time 32
+      const u32 at = stage * TILE_BYTES;
+      if (i == 0) {
 #pragma unroll
-      for (int c = 0; c < CHAINS; c++)
+        for (int c = 0; c < CHAINS; c++)
 #pragma unroll
-        for (int n = 0; n < HEAD_TILES; n++)
+          for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
-          for (int i = 0; i < 4; i++) score[c][n][i] = 0.0f;
+            for (int e = 0; e < 4; e++) score[c][n][e] = 0.0f;
+      }
+      u32 above[4], below[4];
+      if (i < 4) {
+        const uint4 a = load_shared16(key_main + at + i * 64);
+        const uint4 b = load_shared16(key_main + at + i * 64 + 8 * ROW_BYTES);
+        above[0] = a.x, above[1] = a.y, above[2] = a.z, above[3] = a.w;
+        below[0] = b.x, below[1] = b.y, below[2] = b.z, below[3] = b.w;
+      } else {
+        const uint2 a = load_shared8(key_tail + at), b = load_shared8(key_tail + at + 8 * ROW_BYTES);
+        above[0] = a.x, above[1] = a.y, below[0] = b.x, below[1] = b.y;
+      }
 #pragma unroll
-      for (int i = 0; i < 5; i++) {
-        u32 above[4], below[4];
-        if (i < 4) {
-          const uint4 a = load_shared16(key_main + at + i * 64);
-          const uint4 b = load_shared16(key_main + at + i * 64 + 8 * ROW_BYTES);
-          above[0] = a.x, above[1] = a.y, above[2] = a.z, above[3] = a.w;
-          below[0] = b.x, below[1] = b.y, below[2] = b.z, below[3] = b.w;
-        } else {
-          const uint2 a = load_shared8(key_tail + at), b = load_shared8(key_tail + at + 8 * ROW_BYTES);
-          above[0] = a.x, above[1] = a.y, below[0] = b.x, below[1] = b.y;
-        }
+      for (int j = 0; j < 4; j++) {
+        if (i == 4 && j >= 2) break;
+        const u32 a0 = widen_low(above[j]), a1 = widen_low(below[j]);
+        const u32 a2 = widen_high(above[j]), a3 = widen_high(below[j]);
 #pragma unroll
-        for (int j = 0; j < (i < 4 ? 4 : 2); j++) {
-          const u32 a0 = widen_low(above[j]), a1 = widen_low(below[j]);
-          const u32 a2 = widen_high(above[j]), a3 = widen_high(below[j]);
-#pragma unroll
-          for (int n = 0; n < HEAD_TILES; n++) {
+        for (int n = 0; n < HEAD_TILES; n++) {
 #if QUERY_SHARED
-            const uint2 b = queries[((part * 18 + 4 * i + j) * HEAD_TILES + n) * 32 + lane];
+          const uint2 b = queries[((part * 18 + 4 * i + j) * HEAD_TILES + n) * 32 + lane];
 #else
-            const uint2 b = query[4 * i + j][n];
+          const uint2 b = query[4 * i + j][n];
 #endif
-            mma(score[j % CHAINS][n], a0, a1, a2, a3, b.x, b.y);
-          }
+          mma(score[j % CHAINS][n], a0, a1, a2, a3, b.x, b.y);
         }
       }
+    };
 
-      float logit[HEAD_TILES][2]; // of row own_row, heads 2 t and 2 t + 1; against `top`
+    auto find_chances = [&]() {
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
 #pragma unroll
@@ -366,8 +366,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       }
       asm volatile("bar.sync %0, 64;" ::"r"(group + 1) : "memory"); // the two warps of these 16 tokens
       const bool alive = live[stage * TOKENS + own_row];
-      bool beyond = false;
-      u32 pair[HEAD_TILES];
+      beyond = false;
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
         const float2 other = swapped[(warp * HEAD_TILES + n) * 32 + lane];
@@ -375,9 +374,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
         logit[n][1] = alive ? logit[n][1] + other.y : NOTHING;
         beyond |= logit[n][0] > top[n][0] + HEADROOM || logit[n][1] > top[n][1] + HEADROOM;
         pair[n] = chance_of(logit[n], top[n]);
-        store_pair(chance_to + n * 8 * CHANCE_BYTES, pair[n]);
+        store_pair(chance_to + odd * HEADS * CHANCE_BYTES + n * 8 * CHANCE_BYTES, pair[n]);
       }
-      if (__syncthreads_or(beyond)) { // probabilities are complete, unless a maximum must rise first
+    };
+
+    // Call it at a barrier after find_chances: raises maxima where that is needed, and counts the probabilities.
+    auto settle_chances = [&](bool raise) {
+      if (raise) {
 #pragma unroll
         for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
@@ -402,7 +405,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
             for (int j = 0; j < 4; j++) output[j][n][i] *= alpha, output[j][n][i + 2] *= alpha;
           }
           pair[n] = chance_of(logit[n], top[n]);
-          store_pair(chance_to + n * 8 * CHANCE_BYTES, pair[n]);
+          store_pair(chance_to + (odd ^ 1) * HEADS * CHANCE_BYTES + n * 8 * CHANCE_BYTES, pair[n]);
         }
         __syncthreads(); // probabilities are complete
       }
@@ -412,27 +415,57 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
         sum[n][0] += both.x, sum[n][1] += both.y;
       }
 
+    };
+
+    auto add_group = [&](int k) { // 16 tokens of the tile before, whose probabilities are complete
+      uint2 chance[HEAD_TILES];
 #pragma unroll
-      for (int k = 0; k < TOKENS / 16; k++) {
-        uint2 chance[HEAD_TILES];
+      for (int n = 0; n < HEAD_TILES; n++)
+        chance[n] = *(const uint2 *)(chances + (odd ^ 1) * HEADS * CHANCE_BYTES + (n * 8 + g) * CHANCE_BYTES + k * 32 + t * 8);
+      const u32 from = value_at + before * TILE_BYTES + k * 16 * ROW_BYTES;
+      const uint2 v0 = load_shared8(from), v1 = load_shared8(from + 4 * ROW_BYTES);
+      const uint2 v2 = load_shared8(from + 8 * ROW_BYTES), v3 = load_shared8(from + 12 * ROW_BYTES);
 #pragma unroll
-        for (int n = 0; n < HEAD_TILES; n++)
-          chance[n] = *(const uint2 *)(chances + (n * 8 + g) * CHANCE_BYTES + k * 32 + t * 8);
-        const u32 from = value_at + at + k * 16 * ROW_BYTES;
-        const uint2 v0 = load_shared8(from), v1 = load_shared8(from + 4 * ROW_BYTES);
-        const uint2 v2 = load_shared8(from + 8 * ROW_BYTES), v3 = load_shared8(from + 12 * ROW_BYTES);
+      for (int j = 0; j < 4; j++) {
+        const u32 select = j & 1 ? 0x7362 : 0x5140;
+        const u32 first = j & 2 ? __byte_perm(v0.y, v1.y, select) : __byte_perm(v0.x, v1.x, select);
+        const u32 second = j & 2 ? __byte_perm(v2.y, v3.y, select) : __byte_perm(v2.x, v3.x, select);
+        const u32 a0 = widen_low(first), a1 = widen_high(first), a2 = widen_low(second), a3 = widen_high(second);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-          const u32 select = j & 1 ? 0x7362 : 0x5140;
-          const u32 first = j & 2 ? __byte_perm(v0.y, v1.y, select) : __byte_perm(v0.x, v1.x, select);
-          const u32 second = j & 2 ? __byte_perm(v2.y, v3.y, select) : __byte_perm(v2.x, v3.x, select);
-          const u32 a0 = widen_low(first), a1 = widen_high(first), a2 = widen_low(second), a3 = widen_high(second);
-#pragma unroll
-          for (int n = 0; n < HEAD_TILES; n++) mma(output[j][n], a0, a1, a2, a3, chance[n].x, chance[n].y);
-        }
+        for (int n = 0; n < HEAD_TILES; n++) mma(output[j][n], a0, a1, a2, a3, chance[n].x, chance[n].y);
       }
+    };
+
+    auto step = [&]() {
+      before = stage;
       stage = stage + 1 == STAGES ? 0 : stage + 1;
+      odd ^= 1;
+    };
+
+    // A tile's values are added while the next tile is scored: the two have nothing to wait for in each other.
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+    __syncthreads(); // the tile is there for all, and the queries are
+    issue();
+#pragma unroll
+    for (int i = 0; i < 5; i++) score_group(i);
+    find_chances();
+    step();
+    for (work.tile++; work.tile < work.end; work.tile++) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+      const bool raise = __syncthreads_or(beyond); // this tile and the last one's probabilities are there for all
+      settle_chances(raise);
+      issue(); // into the stage of the last tile but one
+#pragma unroll
+      for (int i = 0; i < 5; i++) {
+        score_group(i);
+        if (i < 4) add_group(i);
+      }
+      find_chances();
+      step();
     }
+    settle_chances(__syncthreads_or(beyond));
+#pragma unroll
+    for (int k = 0; k < 4; k++) add_group(k);
 
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++)
