@@ -99,7 +99,7 @@ def mla_decode(  # noqa: PLR0913 - the signature that users of FlashInfer and Fl
         )
     if batch:
         score_scale, value_scale = sm_scale * kv_scale * _LOG2_E, kv_scale
-        if plan.launch.kernel == "hopper":
+        if plan.launch.kernel != "triton":
             if pool.latent.dtype != torch.float8_e4m3fn:
                 raise ValueError(f"plan is for a float8_e4m3fn pool; kv_cache has dtype {pool.latent.dtype}")
             if not hopper_decode.runs_here(q_nope, q_pe, pool, out):
@@ -129,7 +129,7 @@ def _plan_for(
     # The table's launch, or the portable one where the CUDA kernel cannot run.
     heads = q_nope.shape[1]
     launch = default_launch(q_nope.device, pool.latent.dtype, heads)
-    if launch.kernel == "hopper" and not (hopper_decode.runs_here(q_nope, q_pe, pool, out) and _compiler_found()):
+    if launch.kernel != "triton" and not (hopper_decode.runs_here(q_nope, q_pe, pool, out) and _compiler_found()):
         launch = default_launch(q_nope.device, pool.latent.dtype, heads, portable=True)
     table, indptr = (pages.numbers, None) if pages.indptr is None else (None, pages.indptr)
     return make_plan(

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-Kernel = Literal["triton", "hopper"]
+Kernel = Literal["triton", "mma", "wgmma"]
 PoolForm = Literal["e4m3", "bytes", "bf16"]
 
 # Bytes of shared memory that one block may have (CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -24,13 +24,12 @@ class Launch:
     """One launch configuration.
 
     Attributes:
-        kernel: ``triton``, or ``hopper`` for CUDA C++ compiled at first use.
+        kernel: ``triton``, or ``mma`` or ``wgmma``: CUDA C++ for sm_90a, compiled at first use.
         heads: query heads a block works on at once.
         tokens: tokens of a tile: one loop iteration, and the unit in which a plan deals out work.
         warps: warps a block.
         stages: tiles in flight in shared memory.
         blocks_per_sm: blocks that fit one SM, which sets how many workers share the work.
-        query_shared: ``hopper`` keeps the queries in shared memory, where registers are short.
     """
 
     kernel: Kernel
@@ -39,7 +38,6 @@ class Launch:
     warps: int
     stages: int
     blocks_per_sm: int
-    query_shared: bool = False
 
     def workers(self, heads: int, multiprocessors: int) -> int:
         """Workers a plan deals tiles to, so that all head blocks together fill the chip once."""
@@ -61,9 +59,10 @@ class Row:
 
 
 TABLE: tuple[Row, ...] = (
-    Row(90, "e4m3", 8, Launch("hopper", heads=8, tokens=64, warps=8, stages=3, blocks_per_sm=2)),
-    Row(90, "e4m3", 16, Launch("hopper", heads=16, tokens=64, warps=8, stages=5, blocks_per_sm=1)),
-    Row(90, "e4m3", 128, Launch("hopper", heads=32, tokens=64, warps=8, stages=4, blocks_per_sm=1, query_shared=True)),
+    Row(90, "e4m3", 8, Launch("mma", heads=8, tokens=64, warps=8, stages=3, blocks_per_sm=2)),
+    Row(90, "e4m3", 16, Launch("mma", heads=16, tokens=64, warps=8, stages=5, blocks_per_sm=1)),
+    Row(90, "e4m3", 32, Launch("wgmma", heads=32, tokens=64, warps=8, stages=4, blocks_per_sm=1)),
+    Row(90, "e4m3", 128, Launch("wgmma", heads=64, tokens=64, warps=8, stages=3, blocks_per_sm=1)),
     Row(90, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),
     Row(100, "e4m3", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=3, blocks_per_sm=2)),
     Row(100, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ARCHITECTURE = "sm_90a"
+_HEADER = "common.cuh"
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 
 
@@ -59,12 +60,18 @@ def compile_cubin(source: str, **defines: int) -> bytes:
         RuntimeError: the compiler refused the source; the message is its log.
     """
     library = nvrtc()
-    text = files(__package__).joinpath(f"{source}.cu").read_bytes()
+    folder = files(__package__)
+    text = folder.joinpath(f"{source}.cu").read_bytes()
+    header = (ctypes.c_char_p * 1)(folder.joinpath(_HEADER).read_bytes())
+    header_name = (ctypes.c_char_p * 1)(_HEADER.encode())
     options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", "--restrict"]
     options += [f"-D{name}={value}" for name, value in defines.items()]
     encoded = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
     program = ctypes.c_void_p()
-    _require(library.nvrtcCreateProgram(ctypes.byref(program), text, f"{source}.cu".encode(), 0, None, None), source)
+    created = library.nvrtcCreateProgram(
+        ctypes.byref(program), text, f"{source}.cu".encode(), 1, header, header_name
+    )
+    _require(created, source)
     try:
         if library.nvrtcCompileProgram(program, len(options), encoded) != 0:
             raise RuntimeError(f"NVRTC refused {source}.cu:\n{_log(library, program)}")

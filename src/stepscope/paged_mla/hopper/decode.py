@@ -17,7 +17,7 @@ _ALIGNMENT = 16
 
 
 class SplitParameters(ctypes.Structure):
-    """``Params`` of ``split_mma.cu``, field by field."""
+    """``Params`` of ``common.cuh``, field by field."""
 
     _fields_ = (
         ("q_nope", ctypes.c_void_p),
@@ -73,24 +73,25 @@ class MergeParameters(ctypes.Structure):
 
 
 def split_defines(chosen: Launch) -> tuple[tuple[str, int], ...]:
-    """The macros that make ``split_mma.cu`` the kernel of a launch."""
+    """The macros that make a ``.cu`` file the kernel of a launch."""
     return (
         ("HEADS", chosen.heads),
         ("STAGES", chosen.stages),
         ("MIN_BLOCKS", chosen.blocks_per_sm),
-        ("QUERY_SHARED", int(chosen.query_shared)),
     )
 
 
 def split_shared_bytes(chosen: Launch) -> int:
-    """Dynamic shared memory of one ``split_mma`` block, in the order in which the kernel lays it out."""
+    """Dynamic shared memory of one block, in the order in which the kernel lays it out."""
+    heads = chosen.heads
     tiles = chosen.stages * chosen.tokens * ROW
-    swapped = _WARPS * chosen.heads // 8 * _LANES * 8
-    chances = 2 * chosen.heads * 160
-    tops = _WARPS * chosen.heads * 4
+    swapped = _WARPS * (heads // 8) * _LANES * 8
+    tops = _WARPS * heads * 4
     live = chosen.stages * chosen.tokens
-    queries = ROW * chosen.heads * 2 if chosen.query_shared else 0
-    return tiles + swapped + chances + tops + live + queries
+    if chosen.kernel == "mma":
+        return tiles + swapped + 2 * heads * 160 + tops + live
+    queries_and_chances = (9 + 2) * heads * 128
+    return tiles + queries_and_chances + swapped + tops + 4 * heads * 4 + live
 
 
 def merge_shape(batch: int, heads: int, workers: int) -> tuple[int, int]:
@@ -125,7 +126,7 @@ def decode(
     score_scale: float,
     value_scale: float,
 ) -> None:
-    """Run ``split_mma`` and ``merge``; arguments as checked by :func:`stepscope.paged_mla.mla_decode`."""
+    """Run the split kernel and ``merge``; arguments as checked by :func:`stepscope.paged_mla.mla_decode`."""
     batch, heads = q_nope.shape[:2]
     device = q_nope.device
     index = device.index if device.index is not None else torch.cuda.current_device()
@@ -167,7 +168,7 @@ def decode(
     )
     chosen = plan.launch
     shared = split_shared_bytes(chosen)
-    function = load_function(index, "split_mma", "split_mma", shared, split_defines(chosen))
+    function = load_function(index, f"split_{chosen.kernel}", f"split_{chosen.kernel}", shared, split_defines(chosen))
     launch(function, device, (plan.workers, chosen.head_blocks(heads), 1), chosen.warps * 32, shared, split)
 
     lanes, groups = merge_shape(batch, heads, plan.workers)
