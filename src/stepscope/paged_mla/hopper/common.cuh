@@ -160,55 +160,37 @@ __device__ __forceinline__ float2 unpack_half(u32 pair) {
 struct Loader {
   Cursor at;
   Page next;
-  int last_request, last_tile, row, stage;
-  u32 base, to, bytes;
-  const u8 *latent, *rope;
-  u8 *live;
-  bool some;
+  int last_request, last_tile;
 
   // False if the worker has nothing to do.
-  __device__ __forceinline__ bool start(const Params &p, int worker, u8 *tiles, u8 *flags) {
+  __device__ __forceinline__ bool start(const Params &p, int worker) {
     at.request = p.starts[2 * worker], at.tile = p.starts[2 * worker + 1];
     last_request = p.starts[2 * worker + 2], last_tile = p.starts[2 * worker + 3];
     if (at.request > last_request || (at.request == last_request && at.tile >= last_tile)) return false;
     enter_request(at, p, last_request, last_tile);
     settle(at, p, last_request, last_tile);
-    row = threadIdx.x / 4, stage = 0, live = flags;
-    base = shared_address(tiles) + row * ROW_BYTES + (((threadIdx.x & 3) ^ (row & 2)) * 16);
-    next = page_of(at, p, row);
+    next = page_of(at, p, threadIdx.x / 4);
     return at.tile < at.end;
   }
 
-  __device__ __forceinline__ void begin(const Params &p) {
-    some = at.tile < at.end;
-    const i64 slot = slot_of(next, p);
-    const bool ok = slot >= 0;
-    bytes = ok ? 16 : 0; // zeros for the rest
-    latent = p.latent + (ok ? slot : 0) * p.latent_stride + (threadIdx.x & 3) * 16;
-    rope = p.rope + (ok ? slot : 0) * p.rope_stride + (threadIdx.x & 3) * 16;
-    to = base + stage * TILE_BYTES;
-    if (some && (threadIdx.x & 3) == 0) live[stage * TOKENS + row] = ok;
-  }
-
-  // Copies 64 of each row's bytes: part 0 to 7 latent, 8 rope.
-  __device__ __forceinline__ void copy(int part) {
-    if (some) copy16(to + part * 64, part < 8 ? latent + part * 64 : rope, bytes);
-  }
-
-  __device__ __forceinline__ void end(const Params &p) {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    stage = stage + 1 == STAGES ? 0 : stage + 1;
-    if (!some) return;
-    at.tile++;
-    settle(at, p, last_request, last_tile);
-    next = page_of(at, p, row);
-  }
-
-  __device__ __forceinline__ void load(const Params &p) {
-    begin(p);
+  // The next tile into a stage, with a flag a row that says whether it has a slot; nothing after the last.
+  __device__ __forceinline__ void load(const Params &p, u8 *tiles, u8 *live, int stage) {
+    if (at.tile < at.end) {
+      const int row = threadIdx.x / 4, lane = threadIdx.x % 4;
+      const i64 slot = slot_of(next, p);
+      const bool ok = slot >= 0;
+      const u32 bytes = ok ? 16 : 0; // zeros for the rest
+      const u8 *from = p.latent + (ok ? slot : 0) * p.latent_stride + lane * 16;
+      const u32 to = shared_address(tiles) + stage * TILE_BYTES + row * ROW_BYTES + (lane ^ (row & 2)) * 16;
 #pragma unroll
-    for (int part = 0; part < 9; part++) copy(part);
-    end(p);
+      for (int i = 0; i < LATENT / 64; i++) copy16(to + i * 64, from + i * 64, bytes);
+      copy16(to + LATENT, p.rope + (ok ? slot : 0) * p.rope_stride + lane * 16, bytes);
+      if (lane == 0) live[stage * TOKENS + row] = ok;
+      at.tile++;
+      settle(at, p, last_request, last_tile);
+      next = page_of(at, p, row);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
   }
 };
 

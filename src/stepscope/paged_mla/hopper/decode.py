@@ -94,14 +94,14 @@ def split_shared_bytes(chosen: Launch) -> int:
     return tiles + queries_and_chances + swapped + tops + 4 * heads * 4 + live
 
 
-def merge_shape(batch: int, heads: int, workers: int) -> tuple[int, int]:
-    """Lanes and groups of a merge block: more of both where few requests have many parts each."""
+def merge_shape(batch: int, heads: int, workers: int) -> tuple[int, int, int]:
+    """Lanes and groups of a merge block, and loads in flight: more where few requests have many parts each."""
     parts = 1 + workers // max(batch, 1)
     if parts <= 8:
-        return 128, 1
+        return 128, 1, 4
     if batch * heads >= 128 or parts <= 32:
-        return 128, 4
-    return 32, 16
+        return 128, 4, 4
+    return 32, 16, 8
 
 
 def runs_here(q_nope: torch.Tensor, q_pe: torch.Tensor, pool: Pool, out: torch.Tensor) -> bool:
@@ -171,7 +171,7 @@ def decode(
     function = load_function(index, f"split_{chosen.kernel}", f"split_{chosen.kernel}", shared, split_defines(chosen))
     launch(function, device, (plan.workers, chosen.head_blocks(heads), 1), chosen.warps * 32, shared, split)
 
-    lanes, groups = merge_shape(batch, heads, plan.workers)
+    lanes, groups, in_flight = merge_shape(batch, heads, plan.workers)
     merge = MergeParameters(
         part_out=plan.part_out.data_ptr(),
         part_lse=plan.part_lse.data_ptr(),
@@ -187,5 +187,5 @@ def decode(
         out_float=out_float,
     )
     shared = groups * lanes * 16 if groups > 1 else 0
-    function = load_function(index, "merge", "merge", shared, ())
+    function = load_function(index, "merge", "merge", shared, (("BATCH", in_flight),))
     launch(function, device, (batch, heads, LATENT // 4 // lanes), lanes * groups, shared, merge)

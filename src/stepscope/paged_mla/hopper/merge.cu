@@ -2,13 +2,12 @@
 //
 // A block owns one (request, head) and `lanes` x 4 dims; `groups` of lanes take every groups-th part and meet in
 // shared memory. Requests that one worker finished are left alone; requests without tokens get zeros and -inf.
-// Launched programmatically: it may start while split_mma still runs, and waits for it before reading parts.
+// Compiled with -DBATCH=n: parts whose loads are in flight at once. Launched programmatically: it may start while split_mma still runs, and waits for it before reading parts.
 
 typedef unsigned short u16;
 typedef long long i64;
 
 #define LATENT 512
-#define BATCH 8
 #define MAX_GROUPS 16
 
 struct MergeParams {

@@ -42,10 +42,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
   Loader loader;
-  if (!loader.start(p, blockIdx.x, shared, live)) return;
-  Cursor work = loader.at;
+  if (!loader.start(p, blockIdx.x)) return;
+  int request = loader.at.request, tile = loader.at.tile, end = loader.at.end; // the piece at hand
 #pragma unroll
-  for (int s = 0; s < STAGES - 2; s++) loader.load(p);
+  for (int s = 0; s < STAGES - 2; s++) loader.load(p, shared, live, s);
 
   // Scores: warps w and w + 4 share 16 tokens. Part 0 takes columns [0, 256) and [512, 544), part 1 the others; then
   // they swap, and part 0 goes on with rows g, part 1 with rows g + 8.
@@ -62,14 +62,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 
   int stage = 0, before = 0, odd = 0; // of the tile at hand: stage, the last tile's stage, half of `chances`
   while (true) { // one request, or the worker's part of it
-    const int first_tile = work.tile;
+    const int first_tile = tile;
 
     uint2 query[18][HEAD_TILES];
     float factor[HEAD_TILES][2]; // of heads 2 t and 2 t + 1: turns an accumulator into a base-2 logit
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++) {
       Query q;
-      q.load(p, work.request, first_head + n * 8 + g, part);
+      q.load(p, request, first_head + n * 8 + g, part);
       float up;
       const float down = q.scale(p, up);
 #pragma unroll
@@ -212,6 +212,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       }
     };
 
+    auto fresh = [&]() { return stage >= 2 ? stage - 2 : stage + STAGES - 2; }; // the stage to load into
+
     auto step = [&]() {
       before = stage;
       stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -221,27 +223,26 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
     // A tile's values are added while the next tile is scored: the two have nothing to wait for in each other.
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
     __syncthreads(); // the tile is there for all, and the queries are
-    loader.load(p);
+    loader.load(p, shared, live, fresh());
 #pragma unroll
     for (int i = 0; i < 5; i++) score_group(i);
     find_chances();
     step();
-    for (work.tile++; work.tile < work.end; work.tile++) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
-      const bool raise = __syncthreads_or(beyond); // this tile and the last one's probabilities are there for all
+    while (true) {
+      const bool more = ++tile < end;
+      if (more) asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+      const bool raise = __syncthreads_or(beyond); // the next tile and the last one's probabilities are there for all
       settle_chances(raise);
-      loader.begin(p); // into the stage of the last tile but one
+      if (!more) break;
+      loader.load(p, shared, live, fresh()); // into the stage of the last tile but one
 #pragma unroll
       for (int i = 0; i < 5; i++) {
         score_group(i);
-        loader.copy(2 * i);
-        if (i < 4) add_group(i), loader.copy(2 * i + 1);
+        if (i < 4) add_group(i);
       }
-      loader.end(p);
       find_chances();
       step();
     }
-    settle_chances(__syncthreads_or(beyond));
 #pragma unroll
     for (int k = 0; k < 4; k++) add_group(k);
 
@@ -254,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
         if (g == 0) tops[warp * HEADS + n * 8 + 2 * t + i] = sum[n][i];
       }
     __syncthreads();
-    const Target target = {first_tile == 0 && work.end == tiles_of(work.length), work.request,
+    const Target target = {first_tile == 0 && end == tiles_of(p.lengths[request]), request,
                            2 * (i64)blockIdx.x + (first_tile == 0 ? 1 : 0)};
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++)
@@ -276,7 +277,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       }
     __syncthreads(); // the sums are read before the next request writes there
 
-    settle(work, p, loader.last_request, loader.last_tile);
-    if (work.tile >= work.end) return;
+    Cursor after = {request, end, end, 0, 0};
+    settle(after, p, loader.last_request, loader.last_tile);
+    request = after.request, tile = after.tile, end = after.end;
+    if (tile >= end) return;
   }
 }

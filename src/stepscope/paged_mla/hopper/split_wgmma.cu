@@ -13,27 +13,27 @@
 #define QUERY_BLOCK (HEADS * 128) // bytes of 64 query columns
 
 // d (+)= a x b for 64 rows, HEADS columns and 16 steps of k: a warpgroup's warps hold 16 rows each.
-__device__ __forceinline__ void wgmma(float (&d)[HEADS / 2], const u32 (&a)[4], unsigned long long b, bool add) {
+__device__ __forceinline__ void wgmma(float (&d)[HEADS / 2], const u32 (&a)[4], u32 b, bool add) {
 #if HEADS == 16
-  asm volatile("{.reg .pred add; setp.ne.b32 add, %13, 0;\n"
+  asm volatile("{.reg .pred add; .reg .b64 rows; setp.ne.b32 add, %13, 0; mov.b64 rows, {%12, %14};\n"
                "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
-               "{%8, %9, %10, %11}, %12, add, 1, 1, 0;}"
+               "{%8, %9, %10, %11}, rows, add, 1, 1, 0;}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"((int)add), "n"(0x40000040));
 #endif
 #if HEADS == 32
-  asm volatile("{.reg .pred add; setp.ne.b32 add, %21, 0;\n"
+  asm volatile("{.reg .pred add; .reg .b64 rows; setp.ne.b32 add, %21, 0; mov.b64 rows, {%20, %22};\n"
                "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-               "{%16, %17, %18, %19}, %20, add, 1, 1, 0;}"
+               "{%16, %17, %18, %19}, rows, add, 1, 1, 0;}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"((int)add), "n"(0x40000040));
 #endif
 #if HEADS == 64
-  asm volatile("{.reg .pred add; setp.ne.b32 add, %37, 0;\n"
+  asm volatile("{.reg .pred add; .reg .b64 rows; setp.ne.b32 add, %37, 0; mov.b64 rows, {%36, %38};\n"
                "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-               "{%32, %33, %34, %35}, %36, add, 1, 1, 0;}"
+               "{%32, %33, %34, %35}, rows, add, 1, 1, 0;}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"((int)add), "n"(0x40000040));
 #endif
 }
 
@@ -44,10 +44,8 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
 }
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A descriptor of K-major rows of 128 bytes with the 128-byte swizzle: eight rows every 1,024 bytes.
-__device__ __forceinline__ unsigned long long rows_at(u32 shared_at) {
-  return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((shared_at & 0x3ffff) >> 4);
-}
+// The low word of a descriptor of K-major rows of 128 bytes with the 128-byte swizzle, eight rows every 1,024 bytes.
+__device__ __forceinline__ u32 rows_at(const void *shared) { return (1u << 16) | ((shared_address(shared) & 0x3ffff) >> 4); }
 
 // The A operand of 16 dims and 16 tokens from the bytes of four tokens, 8 dims each.
 __device__ __forceinline__ void value_fragment(const uint2 (&v)[4], int j, u32 (&a)[4]) {
@@ -80,10 +78,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
   Loader loader;
-  if (!loader.start(p, blockIdx.x, shared, live)) return;
-  Cursor work = loader.at;
+  if (!loader.start(p, blockIdx.x)) return;
+  int request = loader.at.request, tile = loader.at.tile, end = loader.at.end; // the piece at hand
 #pragma unroll
-  for (int s = 0; s < STAGES - 2; s++) loader.load(p);
+  for (int s = 0; s < STAGES - 2; s++) loader.load(p, shared, live, s);
 
   // Scores: warps w and w + 4 share 16 tokens. Part 0 takes columns [0, 256) and [512, 544), part 1 the others; then
   // they swap, and part 0 goes on with rows g, part 1 with rows g + 8.
@@ -101,13 +99,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
   int stage = 0, before = 0, odd = 0, level = 0; // of the tile at hand: stage, the last tile's stage, half of `chances`;
                                               // half of `ceilings`
   while (true) { // one request, or the worker's part of it
-    const int first_tile = work.tile;
+    const int first_tile = tile;
 
-#pragma unroll
-    for (int n = 0; n < HEAD_TILES; n++) {
-      if (n % 4 != group) continue; // the four warps of a part share its heads
+#pragma unroll 1
+    for (int n = group; n < HEAD_TILES; n += 4) { // the four warps of a part share its heads
       Query q;
-      q.load(p, work.request, first_head + n * 8 + g, part);
+      q.load(p, request, first_head + n * 8 + g, part);
       float up;
       const float down = q.scale(p, up);
       if (t == 0) factors[part * HEADS + n * 8 + g] = down;
@@ -122,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
     if (threadIdx.x < HEADS) ceilings[level * HEADS + threadIdx.x] = NOTHING;
     publish();
 
-    const unsigned long long query_rows = rows_at(shared_address(queries)), chance_rows = rows_at(shared_address(chances));
+    const u32 query_rows = rows_at(queries + part * 4 * QUERY_BLOCK), rope_rows = rows_at(queries + 8 * QUERY_BLOCK + part * 64);
+    const u32 chance_rows = rows_at(chances);
     float output[4][HEADS / 2]; // of 16 dims each: rows g and g + 8, then heads 8 n + 2 t and 8 n + 2 t + 1
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -136,6 +134,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
     float logit[HEAD_TILES][2]; // of row own_row, heads 2 t and 2 t + 1; against the ceiling
     u32 pair[HEAD_TILES];       // their probabilities
     bool beyond = false;        // some logit is too far above its maximum
+
+    u32 query_now, rope_now, chance_now; // descriptors
+    // Through a shuffle, which the compiler cannot move: sums of them with constants would else fill the registers.
+    auto point = [&]() {
+      query_now = __shfl_sync(~0u, query_rows, 0);
+      rope_now = __shfl_sync(~0u, rope_rows, 0);
+      chance_now = __shfl_sync(~0u, chance_rows + (odd ^ 1) * (QUERY_BLOCK / 16), 0);
+    };
 
     // Scores of 64 columns (the last time 32) of the tile at hand, and values of 16 tokens of the tile before.
     auto multiply = [&](int i, bool values) {
@@ -159,12 +165,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
       for (int j = 0; j < 4; j++) {
         if (i == 4 && j >= 2) break;
         const u32 key[4] = {widen_low(above[j]), widen_low(below[j]), widen_high(above[j]), widen_high(below[j])};
-        const u32 block = i < 4 ? part * 4 + i : 8, step = i < 4 ? j : part * 2 + j;
         u32 value[4];
         if (values) value_fragment(v, j, value);
         wgmma_fence();
-        wgmma(score, key, query_rows + ((block * QUERY_BLOCK + step * 32) >> 4), i > 0 || j > 0);
-        if (values) wgmma(output[j], value, chance_rows + (((odd ^ 1) * QUERY_BLOCK + i * 32) >> 4), true);
+        wgmma(score, key, (i < 4 ? query_now + (i * QUERY_BLOCK + j * 32) / 16 : rope_now + j * 2), i > 0 || j > 0);
+        if (values) wgmma(output[j], value, chance_now + i * 2, true);
         wgmma_commit();
         wgmma_wait<1>(); // the operands of the products before are free
       }
@@ -240,6 +245,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
 
     };
 
+    auto fresh = [&]() { return stage >= 2 ? stage - 2 : stage + STAGES - 2; }; // the stage to load into
+
     auto step = [&]() {
       before = stage;
       stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -248,29 +255,28 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
 
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
     __syncthreads(); // the tile is there for all, and the queries are
-    loader.load(p);
+    loader.load(p, shared, live, fresh());
+    point();
 #pragma unroll
     for (int i = 0; i < 5; i++) multiply(i, false);
     wgmma_wait<0>();
     find_chances();
     step();
-    for (work.tile++; work.tile < work.end; work.tile++) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
-      const bool raise = __syncthreads_or(beyond); // this tile and the last one's probabilities are there for all
+    while (true) {
+      const bool more = ++tile < end;
+      if (more) asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+      const bool raise = __syncthreads_or(beyond); // the next tile and the last one's probabilities are there for all
       settle_chances(raise);
-      loader.begin(p); // into the stage of the last tile but one
+      if (!more) break;
+      loader.load(p, shared, live, fresh()); // into the stage of the last tile but one
+      point();
 #pragma unroll
-      for (int i = 0; i < 5; i++) {
-        loader.copy(2 * i);
-        if (i < 4) loader.copy(2 * i + 1);
-        multiply(i, i < 4);
-      }
-      loader.end(p);
+      for (int i = 0; i < 5; i++) multiply(i, i < 4);
       wgmma_wait<0>();
       find_chances();
       step();
     }
-    settle_chances(__syncthreads_or(beyond));
+    point();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
       uint2 v[4];
@@ -281,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
         u32 value[4];
         value_fragment(v, j, value);
         wgmma_fence();
-        wgmma(output[j], value, chance_rows + (((odd ^ 1) * QUERY_BLOCK + k * 32) >> 4), true);
+        wgmma(output[j], value, chance_now + k * 2, true);
         wgmma_commit();
         wgmma_wait<1>();
       }
@@ -297,29 +303,36 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
         if (g == 0) tops[warp * HEADS + n * 8 + 2 * t + i] = sum[n][i];
       }
     __syncthreads();
-    const Target target = {first_tile == 0 && work.end == tiles_of(work.length), work.request,
+    const Target target = {first_tile == 0 && end == tiles_of(p.lengths[request]), request,
                            2 * (i64)blockIdx.x + (first_tile == 0 ? 1 : 0)};
+    if (threadIdx.x < HEADS) {
+      float total = 0.0f;
+#pragma unroll
+      for (int w = 0; w < WARPS; w++) total += tops[w * HEADS + threadIdx.x];
+      const bool some = total > 0.0f || total != total; // NaN goes through
+      factors[threadIdx.x] = some ? p.value_scale / total : 0.0f;
+      if (first_head + threadIdx.x < p.heads)
+        target.store_lse(p, first_head + threadIdx.x,
+                         some ? ceilings[level * HEADS + threadIdx.x] + log2_of(total) - P_SHIFT : NOTHING);
+    }
+    __syncthreads();
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const int local = n * 8 + 2 * t + i, head = first_head + local;
         if (head >= p.heads) continue;
-        float total = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) total += tops[w * HEADS + local];
-        const bool some = total > 0.0f || total != total; // NaN goes through
-        const float by = some ? p.value_scale / total : 0.0f;
+        const float by = factors[local];
         float v[8]; // dims 64 warp + 8 g + 0..7
 #pragma unroll
         for (int j = 0; j < 4; j++) v[2 * j] = output[j][4 * n + i] * by, v[2 * j + 1] = output[j][4 * n + i + 2] * by;
         target.store(p, head, warp * 64 + g * 8, v);
-        if (warp == 0 && g == 0)
-          target.store_lse(p, head, some ? ceilings[level * HEADS + local] + log2_of(total) - P_SHIFT : NOTHING);
       }
     __syncthreads(); // the sums are read before the next request writes there
 
-    settle(work, p, loader.last_request, loader.last_tile);
-    if (work.tile >= work.end) return;
+    Cursor after = {request, end, end, 0, 0};
+    settle(after, p, loader.last_request, loader.last_tile);
+    request = after.request, tile = after.tile, end = after.end;
+    if (tile >= end) return;
   }
 }
