@@ -127,10 +127,10 @@ def _plan_for(
     out: torch.Tensor,
 ) -> MlaPlan:
     # The table's launch, or the portable one where the CUDA kernel cannot run.
-    heads = q_nope.shape[1]
-    launch = default_launch(q_nope.device, pool.latent.dtype, heads)
+    batch, heads = q_nope.shape[:2]
+    launch = default_launch(q_nope.device, pool.latent.dtype, heads, batch)
     if launch.kernel != "triton" and not (hopper_decode.runs_here(q_nope, q_pe, pool, out) and _compiler_found()):
-        launch = default_launch(q_nope.device, pool.latent.dtype, heads, portable=True)
+        launch = default_launch(q_nope.device, pool.latent.dtype, heads, batch, portable=True)
     table, indptr = (pages.numbers, None) if pages.indptr is None else (None, pages.indptr)
     return make_plan(
         seq_lens,

@@ -56,9 +56,11 @@ class Row:
     form: PoolForm
     max_heads: int
     launch: Launch
+    max_batch: int = 1 << 30
 
 
 TABLE: tuple[Row, ...] = (
+    Row(90, "e4m3", 8, Launch("mma", heads=8, tokens=64, warps=8, stages=6, blocks_per_sm=1), max_batch=4),
     Row(90, "e4m3", 8, Launch("mma", heads=8, tokens=64, warps=8, stages=3, blocks_per_sm=2)),
     Row(90, "e4m3", 16, Launch("mma", heads=16, tokens=64, warps=8, stages=5, blocks_per_sm=1)),
     Row(90, "e4m3", 32, Launch("wgmma", heads=32, tokens=64, warps=8, stages=4, blocks_per_sm=1)),
@@ -104,10 +106,14 @@ def form_of(dtype: torch.dtype, chip: int) -> PoolForm:
     return "e4m3" if chip >= 89 else "bytes"
 
 
-def choose_launch(chip: int, form: PoolForm, heads: int, *, portable: bool = False) -> Launch:
-    """The launch for a chip, a pool and a number of heads; ``portable`` leaves out CUDA C++ kernels."""
+def choose_launch(chip: int, form: PoolForm, heads: int, batch: int, *, portable: bool = False) -> Launch:
+    """The launch for a chip, a pool and a shape; ``portable`` leaves out CUDA C++ kernels.
+
+    Raises:
+        ValueError: no row fits.
+    """
     rows = (*PORTABLE, *TABLE) if portable else TABLE
     for row in rows:
-        if row.chip == chip and row.form == form and heads <= row.max_heads:
+        if row.chip == chip and row.form == form and heads <= row.max_heads and batch <= row.max_batch:
             return row.launch
     raise ValueError(f"q_nope has {heads} heads on sm_{chip} with a {form} pool; no launch is known for that")

@@ -211,7 +211,7 @@ def make_plan(
     device = seq_lens.device
     require_supported_device(device, interpreted=interpreted())
     if launch is None:
-        launch = default_launch(device, kv_dtype, heads)
+        launch = default_launch(device, kv_dtype, heads, seq_lens.shape[0])
     multiprocessors = (
         torch.cuda.get_device_properties(device).multi_processor_count
         if device.type == "cuda"
@@ -233,11 +233,13 @@ def make_plan(
     return plan
 
 
-def default_launch(device: torch.device, kv_dtype: torch.dtype, heads: int, *, portable: bool = False) -> Launch:
+def default_launch(
+    device: torch.device, kv_dtype: torch.dtype, heads: int, batch: int, *, portable: bool = False
+) -> Launch:
     """The table's launch for a device; the interpreter's own on the CPU."""
     if device.type != "cuda":
         return INTERPRETED
     chip = chip_of(torch.cuda.get_device_capability(device))
-    return choose_launch(chip, form_of(kv_dtype, chip), heads, portable=portable)
+    return choose_launch(chip, form_of(kv_dtype, chip), heads, batch, portable=portable)
 
 

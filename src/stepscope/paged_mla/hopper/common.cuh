@@ -120,14 +120,14 @@ __device__ __forceinline__ void settle(Cursor &c, const Params &p, int last_requ
 
 // The page of one token of the cursor's tile, as loaded: widening a narrow number here would wait for its load.
 struct Page {
-  int low, high, within;
+  int low, high;
 };
 
 __device__ __forceinline__ Page page_of(const Cursor &c, const Params &p, int row) {
   const int token = c.tile * TOKENS + row;
-  const int page = p.page_size == 1 ? token : token / p.page_size;
-  Page found = {-1, -1, p.page_size == 1 ? 0 : token - page * p.page_size};
+  Page found = {-1, -1};
   if (c.tile < c.end && token < c.length) {
+    const int page = p.page_size == 1 ? token : token / p.page_size;
     const int *at = (const int *)p.pages + (c.first_page + page) * (p.wide_pages ? 2 : 1);
     found.low = at[0];
     if (p.wide_pages) found.high = at[1];
@@ -135,11 +135,12 @@ __device__ __forceinline__ Page page_of(const Cursor &c, const Params &p, int ro
   return found;
 }
 
-// Its slot, or -1: past the request's end or outside the pool.
-__device__ __forceinline__ i64 slot_of(const Page &found, const Params &p) {
+// The token's slot, or -1: past the request's end or outside the pool.
+__device__ __forceinline__ i64 slot_of(const Page &found, const Cursor &c, const Params &p, int row) {
   const i64 number = p.wide_pages ? (i64)found.high << 32 | (u32)found.low : (i64)found.low;
   if (number < 0 || number >= p.slots) return -1; // so that the product cannot overflow
-  const i64 slot = number * p.page_size + found.within;
+  const int within = p.page_size == 1 ? 0 : (c.tile * TOKENS + row) % p.page_size;
+  const i64 slot = number * p.page_size + within;
   return slot < p.slots ? slot : -1;
 }
 
@@ -177,7 +178,7 @@ struct Loader {
   __device__ __forceinline__ void load(const Params &p, u8 *tiles, u8 *live, int stage) {
     if (at.tile < at.end) {
       const int row = threadIdx.x / 4, lane = threadIdx.x % 4;
-      const i64 slot = slot_of(next, p);
+      const i64 slot = slot_of(next, at, p, row);
       const bool ok = slot >= 0;
       const u32 bytes = ok ? 16 : 0; // zeros for the rest
       const u8 *from = p.latent + (ok ? slot : 0) * p.latent_stride + lane * 16;

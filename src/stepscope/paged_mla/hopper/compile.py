@@ -64,7 +64,7 @@ def compile_cubin(source: str, **defines: int) -> bytes:
     text = folder.joinpath(f"{source}.cu").read_bytes()
     header = (ctypes.c_char_p * 1)(folder.joinpath(_HEADER).read_bytes())
     header_name = (ctypes.c_char_p * 1)(_HEADER.encode())
-    options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", "--restrict"]
+    options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in defines.items()]
     encoded = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
     program = ctypes.c_void_p()

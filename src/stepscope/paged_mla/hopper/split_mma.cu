@@ -143,11 +143,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       asm volatile("bar.sync %0, 64;" ::"r"(group + 1) : "memory"); // the two warps of these 16 tokens
       const bool alive = live[stage * TOKENS + own_row];
       beyond = false;
+      float2 other[HEAD_TILES]; // loaded before the stores that the compiler must take for its aliases
+#pragma unroll
+      for (int n = 0; n < HEAD_TILES; n++) other[n] = swapped[(warp * HEAD_TILES + n) * 32 + lane];
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
-        const float2 other = swapped[(warp * HEAD_TILES + n) * 32 + lane];
-        logit[n][0] = alive ? logit[n][0] + other.x : NOTHING;
-        logit[n][1] = alive ? logit[n][1] + other.y : NOTHING;
+        logit[n][0] = alive ? logit[n][0] + other[n].x : NOTHING;
+        logit[n][1] = alive ? logit[n][1] + other[n].y : NOTHING;
         beyond |= logit[n][0] > top[n][0] + HEADROOM || logit[n][1] > top[n][1] + HEADROOM;
         pair[n] = chance_of(logit[n], top[n]);
         store_pair(chance_to + odd * HEADS * CHANCE_BYTES + n * 8 * CHANCE_BYTES, pair[n]);

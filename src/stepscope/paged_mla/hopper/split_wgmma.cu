@@ -175,29 +175,35 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_wgmma
       }
     };
 
+    // All loads come before the stores that the compiler must take for their aliases.
     auto find_chances = [&]() {
+      float2 factor[HEAD_TILES], other[HEAD_TILES], ceiling[HEAD_TILES];
+#pragma unroll
+      for (int n = 0; n < HEAD_TILES; n++) factor[n] = *(const float2 *)(factors + part * HEADS + n * 8 + 2 * t);
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
-        const float2 factor = *(const float2 *)(factors + part * HEADS + n * 8 + 2 * t);
-        const float2 upper = make_float2(score[4 * n] * factor.x, score[4 * n + 1] * factor.y);
-        const float2 lower = make_float2(score[4 * n + 2] * factor.x, score[4 * n + 3] * factor.y);
+        const float2 upper = make_float2(score[4 * n] * factor[n].x, score[4 * n + 1] * factor[n].y);
+        const float2 lower = make_float2(score[4 * n + 2] * factor[n].x, score[4 * n + 3] * factor[n].y);
         logit[n][0] = part ? lower.x : upper.x, logit[n][1] = part ? lower.y : upper.y;
         swapped[((warp ^ 4) * HEAD_TILES + n) * 32 + lane] = part ? upper : lower;
       }
-      asm volatile("bar.sync %0, 64;" ::"r"(group + 1) : "memory"); // the two warps of these 16 tokens
       const bool alive = live[stage * TOKENS + own_row];
+#pragma unroll
+      for (int n = 0; n < HEAD_TILES; n++) ceiling[n] = *(const float2 *)(ceilings + level * HEADS + n * 8 + 2 * t);
+      asm volatile("bar.sync %0, 64;" ::"r"(group + 1) : "memory"); // the two warps of these 16 tokens
+#pragma unroll
+      for (int n = 0; n < HEAD_TILES; n++) other[n] = swapped[(warp * HEAD_TILES + n) * 32 + lane];
       beyond = false;
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
-        const float2 other = swapped[(warp * HEAD_TILES + n) * 32 + lane];
-        const float2 ceiling = *(const float2 *)(ceilings + level * HEADS + n * 8 + 2 * t);
-        const float top[2] = {ceiling.x, ceiling.y};
-        logit[n][0] = alive ? logit[n][0] + other.x : NOTHING;
-        logit[n][1] = alive ? logit[n][1] + other.y : NOTHING;
+        const float top[2] = {ceiling[n].x, ceiling[n].y};
+        logit[n][0] = alive ? logit[n][0] + other[n].x : NOTHING;
+        logit[n][1] = alive ? logit[n][1] + other[n].y : NOTHING;
         beyond |= logit[n][0] > top[0] + HEADROOM || logit[n][1] > top[1] + HEADROOM;
         pair[n] = chance_of(logit[n], top);
-        store_pair(chances + odd * QUERY_BLOCK + n * 1024, pair[n], chance_to);
       }
+#pragma unroll
+      for (int n = 0; n < HEAD_TILES; n++) store_pair(chances + odd * QUERY_BLOCK + n * 1024, pair[n], chance_to);
       publish();
     };
 
