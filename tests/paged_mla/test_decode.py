@@ -40,9 +40,7 @@ def test_pool_read_as_bytes(build: Callable[..., Problem], monkeypatch: pytest.M
     # As on chips that cannot convert e4m3.
     problem = build(heads=4, page_size=3, lengths=[100, 0, 41])
     monkeypatch.setattr("stepscope.paged_mla.decode.form_of", lambda _dtype, _chip: "bytes")
-    plan = make_plan(
-        problem.seq_lens, heads=4, page_size=3, block_table=problem.table, launch=PORTABLE[0].launch
-    )
+    plan = make_plan(problem.seq_lens, heads=4, page_size=3, block_table=problem.table, launch=PORTABLE[0].launch)
     problem.check(*problem.run(plan=plan))
 
 

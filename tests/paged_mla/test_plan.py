@@ -22,7 +22,7 @@ LENGTHS = [
 
 def pieces(plan: MlaPlan) -> list[list[tuple[int, int]]]:
     # By worker, the (request, tile) pairs that it works on, read off the plan as the kernels do.
-    starts, lengths = plan.starts.tolist(), plan.lengths.tolist()
+    starts, lengths = plan.starts[:, :2].tolist(), plan.lengths.tolist()
     found = []
     for (first, tile), (last, end) in zip(starts, starts[1:], strict=False):
         work = []
@@ -64,6 +64,14 @@ def test_spans_name_the_workers_of_each_request(lengths: list[int], device: torc
     for b, (first, last) in enumerate(plan.spans.tolist()):
         workers = [w for w, one in enumerate(work) if any(request == b for request, _ in one)]
         assert list(range(first, last + 1)) == workers
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=lambda v: f"{len(v)}x{max(v)}")
+def test_starts_carry_the_length_of_their_request(lengths: list[int], device: torch.device) -> None:
+    plan = plan_for(lengths, device)
+    for request, _, length, zero in plan.starts.tolist():
+        assert length == (lengths[request] if request < len(lengths) else 0)
+        assert zero == 0
 
 
 def test_lengths_are_bounded_by_the_pages(device: torch.device) -> None:

@@ -45,7 +45,9 @@ def test_the_scale_applies_to_keys_and_values() -> None:
 
 def test_no_tokens() -> None:
     latent, rope = rows((1.0, 1.0))
-    out, lse = mla_decode_reference(*queries(1.0, 1.0), latent, rope, [torch.tensor([0])], [0], page_size=1, sm_scale=1.0)
+    out, lse = mla_decode_reference(
+        *queries(1.0, 1.0), latent, rope, [torch.tensor([0])], [0], page_size=1, sm_scale=1.0
+    )
     assert out.abs().amax() == 0
     assert lse[0, 0] == -math.inf
 

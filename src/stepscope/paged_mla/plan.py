@@ -57,7 +57,7 @@ def plan_kernel(  # noqa: ANN201, PLR0913
     REQUESTS: tl.constexpr,  # noqa: N803
     WORKERS: tl.constexpr,  # noqa: N803
 ):
-    """Write ``lengths [B]``, ``spans [B, 2]`` and ``starts [workers + 1, 2]``; one program."""
+    """Write ``lengths [B]``, ``spans [B, 2]`` and ``starts [workers + 1, 4]``; one program."""
     total = tl.zeros([], tl.int64)
     for b0 in range(0, batch, REQUESTS):
         b = b0 + tl.arange(0, REQUESTS)
@@ -91,8 +91,11 @@ def plan_kernel(  # noqa: ANN201, PLR0913
             request += tl.sum(passed.to(tl.int32), 1)
             base += tl.sum(tl.where(passed, tiles[None, :], 0), 1)
             before += tl.sum(tiles)
-        tl.store(starts + 2 * w, request, mask=w <= workers)
-        tl.store(starts + 2 * w + 1, (at - base).to(tl.int32), mask=w <= workers)
+        length = _length(seq_lens, indptr, request, batch, capacity, HAS_INDPTR, PAGE_SIZE)
+        tl.store(starts + 4 * w, request, mask=w <= workers)
+        tl.store(starts + 4 * w + 1, (at - base).to(tl.int32), mask=w <= workers)
+        tl.store(starts + 4 * w + 2, length.to(tl.int32), mask=w <= workers)
+        tl.store(starts + 4 * w + 3, 0, mask=w <= workers)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ class MlaPlan:
         pages: the form of the pages that lengths were bounded by.
         lengths: int32 ``[B]``: tokens a request, at least 0 and at most what its pages hold.
         spans: int32 ``[B, 2]``: first and last worker of each request; (0, -1) without tokens.
-        starts: int32 ``[workers + 1, 2]``: request and tile at which each worker starts, and where the last ends.
+        starts: int32 ``[workers + 1, 4]``: request and tile at which each worker starts, the tokens of that request
+            (one load less before the first tile) and a zero; the last row is where the last worker ends.
         part_out: float32 ``[2 * workers, H, 512]``: results of parts of requests, until they are merged.
         part_lse: float32 ``[2 * workers, H]``: their base-2 log-sum-exp.
     """
@@ -225,7 +229,7 @@ def make_plan(
         pages=pages,
         lengths=torch.empty(batch, dtype=torch.int32, device=device),
         spans=torch.empty(batch, 2, dtype=torch.int32, device=device),
-        starts=torch.empty(workers + 1, 2, dtype=torch.int32, device=device),
+        starts=torch.empty(workers + 1, 4, dtype=torch.int32, device=device),
         part_out=torch.empty(2 * workers, heads, LATENT, dtype=torch.float32, device=device),
         part_lse=torch.empty(2 * workers, heads, dtype=torch.float32, device=device),
     )
@@ -241,5 +245,3 @@ def default_launch(
         return INTERPRETED
     chip = chip_of(torch.cuda.get_device_capability(device))
     return choose_launch(chip, form_of(kv_dtype, chip), heads, batch, portable=portable)
-
-

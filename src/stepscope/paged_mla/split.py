@@ -55,10 +55,10 @@ def split_kernel(  # noqa: ANN201, C901, PLR0913, PLR0915
     has_head = h < heads
     d = tl.arange(0, 512)
     r = tl.arange(0, 64)
-    first_request = tl.load(starts + 2 * worker)
-    first_tile = tl.load(starts + 2 * worker + 1)
-    last_request = tl.load(starts + 2 * worker + 2)
-    last_tile = tl.load(starts + 2 * worker + 3)
+    first_request = tl.load(starts + 4 * worker)
+    first_tile = tl.load(starts + 4 * worker + 1)
+    last_request = tl.load(starts + 4 * worker + 4)
+    last_tile = tl.load(starts + 4 * worker + 5)
     if last_tile > 0:
         end_request = last_request + 1
     else:

@@ -27,7 +27,7 @@ struct Params {
   const void *pages;                     // page numbers, 32 or 64 bits
   const void *indptr;                    // null: pages is a table of `table_stride` entries a request
   i64 table_stride;
-  const int *lengths, *starts; // plan: tokens a request; (request, tile) at which each worker starts
+  const int *lengths, *starts; // plan: tokens a request; request, tile and its tokens where workers start
   void *out;
   float *lse;
   i64 out_batch, out_head, lse_batch;
@@ -100,8 +100,8 @@ __device__ __forceinline__ float bf16_high(u32 pair) { return __uint_as_float(pa
 
 __device__ __forceinline__ int tiles_of(int length) { return (length + TOKENS - 1) / TOKENS; }
 
-__device__ __forceinline__ void enter_request(Cursor &c, const Params &p, int last_request, int last_tile) {
-  c.length = p.lengths[c.request];
+__device__ __forceinline__ void enter_request(Cursor &c, const Params &p, int last_request, int last_tile, int length) {
+  c.length = length;
   c.end = c.request == last_request ? last_tile : tiles_of(c.length);
   if (p.indptr == nullptr) c.first_page = c.request * p.table_stride;
   else if (p.wide_indptr) c.first_page = ((const i64 *)p.indptr)[c.request];
@@ -114,7 +114,7 @@ __device__ __forceinline__ void settle(Cursor &c, const Params &p, int last_requ
     c.request++;
     c.tile = 0;
     if (c.request == last_request && last_tile == 0) { c.end = 0; return; }
-    enter_request(c, p, last_request, last_tile);
+    enter_request(c, p, last_request, last_tile, p.lengths[c.request]);
   }
 }
 
@@ -165,10 +165,11 @@ struct Loader {
 
   // False if the worker has nothing to do.
   __device__ __forceinline__ bool start(const Params &p, int worker) {
-    at.request = p.starts[2 * worker], at.tile = p.starts[2 * worker + 1];
-    last_request = p.starts[2 * worker + 2], last_tile = p.starts[2 * worker + 3];
+    const int4 first = ((const int4 *)p.starts)[worker], last = ((const int4 *)p.starts)[worker + 1];
+    at.request = first.x, at.tile = first.y;
+    last_request = last.x, last_tile = last.y;
     if (at.request > last_request || (at.request == last_request && at.tile >= last_tile)) return false;
-    enter_request(at, p, last_request, last_tile);
+    enter_request(at, p, last_request, last_tile, first.z);
     settle(at, p, last_request, last_tile);
     next = page_of(at, p, threadIdx.x / 4);
     return at.tile < at.end;

@@ -68,9 +68,7 @@ def compile_cubin(source: str, **defines: int) -> bytes:
     options += [f"-D{name}={value}" for name, value in defines.items()]
     encoded = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
     program = ctypes.c_void_p()
-    created = library.nvrtcCreateProgram(
-        ctypes.byref(program), text, f"{source}.cu".encode(), 1, header, header_name
-    )
+    created = library.nvrtcCreateProgram(ctypes.byref(program), text, f"{source}.cu".encode(), 1, header, header_name)
     _require(created, source)
     try:
         if library.nvrtcCompileProgram(program, len(options), encoded) != 0:

@@ -62,9 +62,7 @@ def load_function(device: int, source: str, entry: str, shared: int, defines: tu
         torch.cuda.current_stream()  # makes torch's context current
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         _require(_driver().cuModuleLoadData(ctypes.byref(module), cubin), "cuModuleLoadData")
-        _require(
-            _driver().cuModuleGetFunction(ctypes.byref(function), module, entry.encode()), "cuModuleGetFunction"
-        )
+        _require(_driver().cuModuleGetFunction(ctypes.byref(function), module, entry.encode()), "cuModuleGetFunction")
         _require(_driver().cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "cuFuncSetAttribute")
     if function.value is None:
         raise RuntimeError(f"cuModuleGetFunction gave no function for {entry}")
