@@ -124,7 +124,7 @@ REFUSALS: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), REFUSALS, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(("change", "error", "message"), REFUSALS, ids=[message[:50] for _, _, message in REFUSALS])
 def test_refusals(device: torch.device, change: dict[str, Any], error: type[Exception], message: str) -> None:
     def moved(value: Any) -> Any:
         if callable(value):  # views, which a copy to the device would straighten

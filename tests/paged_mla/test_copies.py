@@ -5,7 +5,7 @@ import torch
 import triton
 
 from stepscope.paged_mla import cast, gather_cast
-from stepscope.paged_mla.copies import cast_kernel
+from stepscope.paged_mla.kernels.copies import cast_kernel
 
 TARGETS = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -73,9 +73,9 @@ def test_gather_cast_of_a_view(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda p, i: cast(p.float(), torch.float16), TypeError, "pool has dtype torch.float32; accepted: "),
-        (lambda p, i: cast(p, torch.int8), TypeError, "dtype is torch.int8; accepted: torch.bfloat16"),
-        (lambda p, i: cast(p.T, torch.float16), ValueError, r"pool has strides \(1, 576\); accepted: a contiguous"),
+        (lambda p, _: cast(p.float(), torch.float16), TypeError, "pool has dtype torch.float32; accepted: "),
+        (lambda p, _: cast(p, torch.int8), TypeError, "dtype is torch.int8; accepted: torch.bfloat16"),
+        (lambda p, _: cast(p.T, torch.float16), ValueError, r"pool has strides \(1, 576\); accepted: a contiguous"),
         (lambda p, i: gather_cast(p, i.float(), torch.float16), TypeError, "indices has dtype torch.float32"),
         (lambda p, i: gather_cast(p, i[None], torch.float16), ValueError, r"indices has shape \[1, 2\]; accepted"),
         (lambda p, i: gather_cast(p[None, None], i, torch.float16), ValueError, r"pool has shape \[1, 1, 4, 576\]"),

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from stepscope.paged_mla import make_plan
 from stepscope.paged_mla.launch_table import Launch
-from stepscope.paged_mla.plan import MlaPlan
+
+if TYPE_CHECKING:
+    from stepscope.paged_mla.plan import MlaPlan
 
 LAUNCH = Launch("triton", heads=16, tokens=32, warps=4, stages=1, blocks_per_sm=1)
 LENGTHS = [
@@ -24,7 +29,7 @@ def pieces(plan: MlaPlan) -> list[list[tuple[int, int]]]:
     # By worker, the (request, tile) pairs that it works on, read off the plan as the kernels do.
     starts, lengths = plan.starts[:, :2].tolist(), plan.lengths.tolist()
     found = []
-    for (first, tile), (last, end) in zip(starts, starts[1:], strict=False):
+    for (first, tile), (last, end) in pairwise(starts):
         work = []
         for request in range(first, last + 1):
             tiles = -(-lengths[request] // plan.launch.tokens) if request < len(lengths) else 0

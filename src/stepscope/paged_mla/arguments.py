@@ -235,5 +235,5 @@ def require_supported_device(device: torch.device, *, interpreted: bool) -> None
         return
     if device.type != "cuda":
         raise ValueError(
-            f"q_nope is on {device}; accepted: a CUDA device (or the CPU where TRITON_INTERPRET=1 was set before import)"
+            f"q_nope is on {device}; accepted: a CUDA device (or the CPU where TRITON_INTERPRET=1 was set first)"
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 import triton
-import triton.language as tl
 
 from stepscope.paged_mla.arguments import (
     INDEX_DTYPES,
@@ -18,48 +17,13 @@ from stepscope.paged_mla.arguments import (
     require_tensor,
     shape_of,
 )
+from stepscope.paged_mla.kernels.copies import cast_kernel, gather_cast_kernel
 from stepscope.paged_mla.launch_table import chip_of, form_of
 from stepscope.paged_mla.plan import interpreted
-from stepscope.paged_mla.widen import widen
 
 _TARGETS = (torch.bfloat16, torch.float16, torch.float32)
 _BLOCK = 8192
 _ROWS = 8
-
-
-@triton.jit
-def cast_kernel(source, to, size, FORM: tl.constexpr, BLOCK: tl.constexpr):  # noqa: ANN001, ANN201, N803
-    """Widen ``BLOCK`` consecutive elements a program."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    values = tl.load(source + at, mask=at < size, other=0.0)
-    tl.store(to + at, widen(values, FORM).to(to.dtype.element_ty), mask=at < size)
-
-
-@triton.jit
-def gather_cast_kernel(  # noqa: ANN201, PLR0913
-    source,  # noqa: ANN001
-    indices,  # noqa: ANN001
-    to,  # noqa: ANN001
-    count,  # noqa: ANN001
-    slots,  # noqa: ANN001
-    stride,  # noqa: ANN001
-    scale,  # noqa: ANN001
-    FORM: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-):
-    """Widen ``ROWS`` indexed rows a program, ``COLUMNS`` at a time; rows outside the pool become zeros."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    slot = tl.load(indices + row, mask=row < count, other=-1).to(tl.int64)
-    live = (slot >= 0) & (slot < slots)
-    slot = tl.where(live, slot, 0)
-    for c0 in tl.static_range(0, WIDTH, COLUMNS):
-        c = c0 + tl.arange(0, COLUMNS)
-        values = tl.load(source + slot[:, None] * stride + c[None, :], mask=live[:, None] & (c < WIDTH), other=0.0)
-        wide = widen(values, FORM).to(tl.float32) * scale
-        inside = (row < count)[:, None] & (c < WIDTH)
-        tl.store(to + row[:, None] * WIDTH + c[None, :], wide.to(to.dtype.element_ty), mask=inside)
 
 
 def _source(name: str, pool: torch.Tensor) -> tuple[torch.Tensor, str]:

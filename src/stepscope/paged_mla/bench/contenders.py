@@ -8,14 +8,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from stepscope.paged_mla.bench.inputs import SM_SCALE, Inputs
 from stepscope.paged_mla.decode import mla_decode
-from stepscope.paged_mla.launch_table import Launch
 from stepscope.paged_mla.plan import make_plan
+
+if TYPE_CHECKING:
+    from stepscope.paged_mla.launch_table import Launch
 
 # Launches one decode on pool i; returns out [B, H, 512] and the natural-log lse [B, H].
 Call: TypeAlias = Callable[[int], tuple[torch.Tensor, torch.Tensor]]

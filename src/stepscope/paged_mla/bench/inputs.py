@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from stepscope.paged_mla.bench.cases import Case
 from stepscope.paged_mla.reference import mla_decode_reference
+
+if TYPE_CHECKING:
+    from stepscope.paged_mla.bench.cases import Case
 
 COLD_BYTES = 256e6  # read between two uses of one pool; the L2 of an H200 holds 60e6
 SM_SCALE = 192**-0.5

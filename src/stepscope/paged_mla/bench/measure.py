@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from stepscope.paged_mla.bench.cases import PAGE_SIZES, Case
-from stepscope.paged_mla.bench.contenders import Contender
 from stepscope.paged_mla.bench.inputs import Inputs, make_inputs, probabilities_in_e4m3, reference_of
 from stepscope.paged_mla.bench.timing import time_calls
 from stepscope.paged_mla.copies import cast, gather_cast
+
+if TYPE_CHECKING:
+    from stepscope.paged_mla.bench.contenders import Contender
 
 # Beyond rounding a bf16 result (1.7e-3), and for FlashInfer's FP8, whose probabilities are e4m3.
 WRONG = 0.1

@@ -8,6 +8,10 @@ from stepscope.paged_mla.bench.cases import CASES, PAGE_SIZES, Case
 
 Measurement = dict[str, Any]
 FLASHMLA_PAGE = 64
+_HEADINGS = (
+    "| heads, batch, tokens | page | limit | goal | stepscope | FlashInfer FP8 | FlashInfer BF16 | FlashMLA BF16 "
+    "| rel. error | gates |"
+)
 
 
 def best(times: dict[str, float], prefix: str) -> float | None:
@@ -97,16 +101,15 @@ def markdown_of(result: dict[str, Any]) -> str:
     lines = [
         "# MLA decode on one GPU",
         "",
-        f"{result['machine']}, driver {result['driver']}, torch {result['torch']}, triton {result['triton']}, commit "
+        f"{result['machine']}, driver {result['driver']}, torch {result['torch']}, triton {result['triton']}, commit",
         f"{result['commit']}. Peers: {result['peer_versions']}.",
         "",
-        "Microseconds a call: median over 30 replays of a CUDA graph (in brackets the distance between the quartiles). ",
-        "The graph walks over distinct pools, so that more than 256 MB is read between two uses of one. Page numbers "
-        "are random. Plans are made outside the timing, for all contenders. FlashMLA reads pages of 64 in all rows. "
+        "Microseconds a call: median over 30 replays of a CUDA graph (in brackets the distance of the quartiles).",
+        "The graph walks over distinct pools, so that more than 256 MB is read between two uses of one. Page numbers",
+        "are random. Plans are made outside the timing, for all contenders. FlashMLA reads pages of 64 in all rows.",
         "`limit`: FP8 bytes at 4.3 TB/s or 790 TFLOP/s, whichever is longer.",
         "",
-        "| heads, batch, tokens | page | limit | goal | stepscope | FlashInfer FP8 | FlashInfer BF16 | FlashMLA BF16 "
-        "| rel. error | gates |",
+        _HEADINGS,
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in result["rows"]:

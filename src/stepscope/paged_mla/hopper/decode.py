@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from typing import TYPE_CHECKING
 
 import torch
 
 from stepscope.paged_mla.arguments import LATENT, ROW, Pages, Pool
 from stepscope.paged_mla.hopper.driver import launch, load_function
-from stepscope.paged_mla.launch_table import Launch
-from stepscope.paged_mla.plan import MlaPlan
+
+if TYPE_CHECKING:
+    from stepscope.paged_mla.launch_table import Launch
+    from stepscope.paged_mla.plan import MlaPlan
 
 _WARPS = 8
 _LANES = 32

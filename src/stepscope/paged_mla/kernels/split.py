@@ -5,45 +5,45 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stepscope.paged_mla.widen import widen
+from stepscope.paged_mla.kernels.widen import widen
 
 
 @triton.jit
-def split_kernel(  # noqa: ANN201, C901, PLR0913, PLR0915
-    q_nope,  # noqa: ANN001
-    q_pe,  # noqa: ANN001
-    latent,  # noqa: ANN001
-    rope,  # noqa: ANN001
-    pages,  # noqa: ANN001
-    indptr,  # noqa: ANN001
-    lengths,  # noqa: ANN001
-    starts,  # noqa: ANN001
-    out,  # noqa: ANN001
-    lse,  # noqa: ANN001
-    part_out,  # noqa: ANN001
-    part_lse,  # noqa: ANN001
-    q_nope_batch,  # noqa: ANN001
-    q_nope_head,  # noqa: ANN001
-    q_pe_batch,  # noqa: ANN001
-    q_pe_head,  # noqa: ANN001
-    latent_stride,  # noqa: ANN001
-    rope_stride,  # noqa: ANN001
-    slots,  # noqa: ANN001
-    table_stride,  # noqa: ANN001
-    out_batch,  # noqa: ANN001
-    out_head,  # noqa: ANN001
-    lse_batch,  # noqa: ANN001
-    heads,  # noqa: ANN001
-    score_scale,  # noqa: ANN001
-    value_scale,  # noqa: ANN001
-    PAGE_SIZE: tl.constexpr,  # noqa: N803
-    HAS_INDPTR: tl.constexpr,  # noqa: N803
-    HAS_LSE: tl.constexpr,  # noqa: N803
-    FORM: tl.constexpr,  # noqa: N803
-    HEADS: tl.constexpr,  # noqa: N803
-    TOKENS: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
-    WIDE: tl.constexpr,  # noqa: N803
+def split_kernel(
+    q_nope,
+    q_pe,
+    latent,
+    rope,
+    pages,
+    indptr,
+    lengths,
+    starts,
+    out,
+    lse,
+    part_out,
+    part_lse,
+    q_nope_batch,
+    q_nope_head,
+    q_pe_batch,
+    q_pe_head,
+    latent_stride,
+    rope_stride,
+    slots,
+    table_stride,
+    out_batch,
+    out_head,
+    lse_batch,
+    heads,
+    score_scale,
+    value_scale,
+    PAGE_SIZE: tl.constexpr,
+    HAS_INDPTR: tl.constexpr,
+    HAS_LSE: tl.constexpr,
+    FORM: tl.constexpr,
+    HEADS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    STAGES: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """One worker's stretch of tiles for one block of heads; grid ``(workers, head_blocks)``.
 
@@ -63,7 +63,7 @@ def split_kernel(  # noqa: ANN201, C901, PLR0913, PLR0915
         end_request = last_request + 1
     else:
         end_request = last_request
-    for i in range(0, end_request - first_request):  # noqa: PIE808 - the interpreter wants both bounds
+    for i in range(0, end_request - first_request):
         request = first_request + i
         length = tl.load(lengths + request)
         tiles = (length + TOKENS - 1) // TOKENS
@@ -146,51 +146,3 @@ def split_kernel(  # noqa: ANN201, C901, PLR0913, PLR0915
                 part = (2 * worker + tl.where(begin == 0, 1, 0)).to(tl.int64) * heads + h
                 tl.store(part_out + part[:, None] * 512 + d[None, :], output, mask=has_head[:, None])
                 tl.store(part_lse + part, base2, mask=has_head)
-
-
-@triton.jit
-def merge_kernel(  # noqa: ANN201, PLR0913
-    part_out,  # noqa: ANN001
-    part_lse,  # noqa: ANN001
-    spans,  # noqa: ANN001
-    out,  # noqa: ANN001
-    lse,  # noqa: ANN001
-    out_batch,  # noqa: ANN001
-    out_head,  # noqa: ANN001
-    lse_batch,  # noqa: ANN001
-    heads,  # noqa: ANN001
-    HAS_LSE: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    DIMS: tl.constexpr,  # noqa: N803
-):
-    """Combine the parts of one request and head; grid ``(B, H, 512 / DIMS)``.
-
-    ``out = sum_i 2^lse_i out_i / sum_i 2^lse_i``; a request in one part was written already, one without is 0, -inf.
-    """
-    request = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    d = tl.program_id(2) * DIMS + tl.arange(0, DIMS)
-    first = tl.load(spans + 2 * request)
-    count = tl.load(spans + 2 * request + 1) - first + 1
-    if count != 1:
-        top = tl.full([], float("-inf"), tl.float32)
-        total = tl.zeros([], tl.float32)
-        output = tl.zeros([DIMS], tl.float32)
-        for start in range(0, count, PARTS):
-            i = start + tl.arange(0, PARTS)
-            part = tl.where(i == 0, 2 * first + 1, 2 * (first + i)).to(tl.int64) * heads + head
-            each = tl.load(part_lse + part, mask=i < count, other=float("-inf"))
-            values = tl.load(part_out + part[:, None] * 512 + d[None, :], mask=(i < count)[:, None], other=0.0)
-            new_top = tl.maximum(top, tl.max(each, 0))
-            base = tl.where(new_top == float("-inf"), 0.0, new_top)
-            alpha = tl.exp2(top - base)
-            share = tl.exp2(each - base)
-            total = total * alpha + tl.sum(share, 0)
-            output = output * alpha + tl.sum(share[:, None] * values, 0)
-            top = new_top
-        some = (total > 0) | (total != total)
-        output = tl.where(some, output / tl.where(some, total, 1.0), 0.0)
-        tl.store(out + request * out_batch + head * out_head + d, output.to(out.dtype.element_ty))
-        if HAS_LSE:
-            natural = (top + tl.log2(tl.where(some, total, 1.0))) * 0.6931471805599453
-            tl.store(lse + request * lse_batch + head, tl.where(some, natural, float("-inf")))

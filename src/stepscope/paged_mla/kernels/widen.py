@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def widen(values, FORM: tl.constexpr):  # noqa: ANN001, ANN201, N803
+def widen(values, FORM: tl.constexpr):
     """A tile of the pool as a matrix operand: e4m3 as fp16 (every e4m3 number is one), bf16 unchanged.
 
     ``bytes`` is e4m3 for chips without the conversion. An e4m3 number's bits, moved up by 7 with the sign moved to
