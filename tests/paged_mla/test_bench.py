@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from stepscope.paged_mla.bench.cases import CASES
+from stepscope.paged_mla.bench.measure import without_folders
 from stepscope.paged_mla.bench.report import gates_of, markdown_of, rows_of
 
 
@@ -83,3 +84,8 @@ def test_the_table_says_what_failed() -> None:
         "| 8, 64, 7,500 | 1 | 64.3 | 80 | **120.0** (0.5) | 440.0 | 150.0 | 140.0 | 1.0e-03 | at most 100 us |" in table
     )
     assert "- flashmla-bf16 (new): ImportError: a symbol" in table
+
+
+def test_failures_carry_no_folders() -> None:
+    text = "ImportError: /opt/somewhere/flash_mla/cuda.so: undefined symbol: x/y"
+    assert without_folders(text) == "ImportError: cuda.so: undefined symbol: x/y"

@@ -169,7 +169,8 @@ def peer_versions() -> dict[str, str]:
         if importlib.util.find_spec(module) is None:
             continue
         try:
-            found[module] = str(getattr(importlib.import_module(module), "__version__", None) or version(package))
+            loaded = importlib.import_module(module)
+            found[module] = str(version(package) or getattr(loaded, "__version__", "unknown"))
         except (ImportError, PackageNotFoundError):
             found[module] = "not importable"
     return found

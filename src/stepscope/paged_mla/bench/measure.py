@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -55,6 +56,11 @@ class Measured:
         return asdict(self)
 
 
+def without_folders(text: str) -> str:
+    """A message without the folders of the paths in it, which only mean something on the machine of the run."""
+    return re.sub(r"(?:/[^\s/:]+)+/", "", text)
+
+
 def _error(out: torch.Tensor, expected: torch.Tensor) -> float:
     return float((out.double() - expected).norm() / expected.norm())
 
@@ -98,7 +104,7 @@ def _measure_one(contender: Contender, inputs: Inputs, reference: tuple[torch.Te
             return Measured(*where, rel_err=rel_err, lse_err=lse_err, failure="wrong result")
         timing = time_calls(call, len(inputs.pools))
     except (RuntimeError, ValueError, TypeError, AssertionError, ImportError, OSError) as error:
-        return Measured(*where, failure=f"{type(error).__name__}: {str(error)[:300]}")
+        return Measured(*where, failure=f"{type(error).__name__}: {without_folders(str(error))[:300]}")
     return Measured(*where, timing.us, timing.spread_us, rel_err, lse_err)
 
 
