@@ -145,6 +145,36 @@ def test_a_plan_for_another_shape(device: torch.device) -> None:
         mla_decode(arguments.pop("q_nope"), arguments.pop("q_pe"), arguments.pop("kv_cache"), plan=plan, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"block_table": torch.zeros(2, 2, dtype=torch.int32)},
+            "plan is for a block_table of 3 pages of 1 tokens; accepted: at most the 2 of 1 that block_table has",
+        ),
+        (
+            {"kv_cache": torch.zeros(10, 2, 576).to(FP8), "page_size": 2},
+            "plan is for a block_table of 3 pages of 1 tokens; accepted: at most the 3 of 2 that block_table has",
+        ),
+        (
+            {
+                "block_table": None,
+                "kv_indptr": torch.zeros(3, dtype=torch.int32),
+                "kv_indices": torch.zeros(9, dtype=torch.int32),
+            },
+            "plan is for a block_table of 3 pages of 1 tokens; accepted: at most the 9 of 1 that kv_indices has",
+        ),
+    ],
+    ids=["fewer", "larger", "form"],
+)
+def test_a_plan_for_other_pages(device: torch.device, change: dict[str, Any], message: str) -> None:
+    arguments = good(device)
+    plan = make_plan(arguments["seq_lens"], heads=4, page_size=1, block_table=arguments["block_table"])
+    arguments |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in change.items()}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mla_decode(arguments.pop("q_nope"), arguments.pop("q_pe"), arguments.pop("kv_cache"), plan=plan, **arguments)
+
+
 def test_another_device() -> None:
     arguments = good(torch.device("cpu"))
     arguments["kv_cache"] = arguments["kv_cache"].to("meta")

@@ -96,6 +96,14 @@ def test_requests_that_start_before_the_indices_have_no_tokens(device: torch.dev
     assert plan.lengths.tolist() == [0, 2]
 
 
+def test_update_refuses_more_pages(device: torch.device) -> None:
+    plan = plan_for([3, 4], device)
+    table = torch.zeros(2, 5, dtype=torch.int32, device=device)
+    message = "block_table has room for 5 pages; accepted: block_table with at most 4, as the plan was made for"
+    with pytest.raises(ValueError, match=message):
+        plan.update(torch.tensor([1, 2], device=device), block_table=table)
+
+
 def test_update_refuses_another_batch(device: torch.device) -> None:
     plan = plan_for([3, 4], device)
     with pytest.raises(ValueError, match="seq_lens has 3 requests; accepted: 2, as the plan has"):

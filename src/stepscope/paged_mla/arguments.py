@@ -50,6 +50,16 @@ class Pages:
     indptr: torch.Tensor | None
     page_size: int
 
+    @property
+    def capacity(self) -> int:
+        """Page entries: of each request in a table, of all requests with an indptr."""
+        return self.numbers.shape[1] if self.indptr is None else self.numbers.shape[0]
+
+    @property
+    def form(self) -> str:
+        """The argument that page numbers came in."""
+        return "block_table" if self.indptr is None else "kv_indices"
+
 
 def shape_of(tensor: torch.Tensor) -> str:
     """A tensor's shape as a user writes it."""

@@ -98,6 +98,13 @@ def mla_decode(  # noqa: C901, PLR0912 - one line an argument that can be wrong
             f"plan is for {plan.lengths.shape[0]} requests and {plan.heads} heads; accepted: {batch} and {heads}, "
             "as q_nope has"
         )
+    elif (
+        pages.form != plan.pages.form or pages.page_size != plan.pages.page_size or pages.capacity < plan.pages.capacity
+    ):
+        raise ValueError(
+            f"plan is for a {plan.pages.form} of {plan.pages.capacity} pages of {plan.pages.page_size} tokens; "
+            f"accepted: at most the {pages.capacity} of {pages.page_size} that {pages.form} has"
+        )
     if batch:
         score_scale, value_scale = sm_scale * kv_scale * _LOG2_E, kv_scale
         if plan.launch.kernel != "triton":

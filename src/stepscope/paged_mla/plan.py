@@ -76,16 +76,22 @@ class MlaPlan:
 
         Raises:
             TypeError: an index dtype other than int32 or int64.
-            ValueError: another batch size, or pages that are not accepted.
+            ValueError: another batch size, more or another form of pages than the plan was made for, or pages that
+                are not accepted.
         """
         pages = self.pages
         if block_table is not None or kv_indptr is not None or kv_indices is not None:
             pages = check_pages(block_table, kv_indptr, kv_indices, pages.page_size, seq_lens)
+        if pages.form != self.pages.form or pages.capacity > self.pages.capacity:
+            raise ValueError(
+                f"{pages.form} has room for {pages.capacity} pages; accepted: {self.pages.form} with at most "
+                f"{self.pages.capacity}, as the plan was made for"
+            )
         if seq_lens.shape[0] != self.lengths.shape[0]:
             raise ValueError(
                 f"seq_lens has {seq_lens.shape[0]} requests; accepted: {self.lengths.shape[0]}, as the plan has"
             )
-        numbers, indptr = pages.numbers, pages.indptr
+        indptr = pages.indptr
         plan_kernel[(1,)](
             seq_lens,
             indptr if indptr is not None else seq_lens,
@@ -93,7 +99,7 @@ class MlaPlan:
             self.spans,
             self.starts,
             seq_lens.shape[0],
-            min(numbers.shape[0] if indptr is not None else numbers.shape[1], _INT32_MAX // pages.page_size),
+            min(pages.capacity, _INT32_MAX // pages.page_size),
             self.workers,
             HAS_INDPTR=indptr is not None,
             PAGE_SIZE=pages.page_size,
@@ -105,8 +111,8 @@ class MlaPlan:
 
 
 def interpreted() -> bool:
-    """Whether Triton was imported with its interpreter on."""
-    return bool(triton.knobs.runtime.interpret)
+    """Whether Triton was imported with its interpreter on (its kernels are then no JIT functions)."""
+    return not isinstance(plan_kernel, triton.JITFunction)
 
 
 def make_plan(

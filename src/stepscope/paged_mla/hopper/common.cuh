@@ -20,7 +20,7 @@ typedef long long i64;
 #define NOTHING __uint_as_float(0xff800000u)
 
 struct Params {
-  const u16 *q_nope, *q_pe; // bf16
+  const u16 *q_nope, *q_pe;                             // bf16
   i64 q_nope_batch, q_nope_head, q_pe_batch, q_pe_head; // strides in elements
   const u8 *latent, *rope;
   i64 latent_stride, rope_stride, slots; // bytes, bytes, rows
@@ -103,9 +103,12 @@ __device__ __forceinline__ int tiles_of(int length) { return (length + TOKENS - 
 __device__ __forceinline__ void enter_request(Cursor &c, const Params &p, int last_request, int last_tile, int length) {
   c.length = length;
   c.end = c.request == last_request ? last_tile : tiles_of(c.length);
-  if (p.indptr == nullptr) c.first_page = c.request * p.table_stride;
-  else if (p.wide_indptr) c.first_page = ((const i64 *)p.indptr)[c.request];
-  else c.first_page = ((const int *)p.indptr)[c.request];
+  if (p.indptr == nullptr)
+    c.first_page = c.request * p.table_stride;
+  else if (p.wide_indptr)
+    c.first_page = ((const i64 *)p.indptr)[c.request];
+  else
+    c.first_page = ((const int *)p.indptr)[c.request];
 }
 
 // Steps over requests without tiles; past the worker's end, request > last_request or tile >= end.
@@ -113,7 +116,10 @@ __device__ __forceinline__ void settle(Cursor &c, const Params &p, int last_requ
   while (c.tile >= c.end && c.request < last_request) {
     c.request++;
     c.tile = 0;
-    if (c.request == last_request && last_tile == 0) { c.end = 0; return; }
+    if (c.request == last_request && last_tile == 0) {
+      c.end = 0;
+      return;
+    }
     enter_request(c, p, last_request, last_tile, p.lengths[c.request]);
   }
 }
@@ -130,7 +136,8 @@ __device__ __forceinline__ Page page_of(const Cursor &c, const Params &p, int ro
     const int page = p.page_size == 1 ? token : token / p.page_size;
     const int *at = (const int *)p.pages + (c.first_page + page) * (p.wide_pages ? 2 : 1);
     found.low = at[0];
-    if (p.wide_pages) found.high = at[1];
+    if (p.wide_pages)
+      found.high = at[1];
   }
   return found;
 }
@@ -138,7 +145,8 @@ __device__ __forceinline__ Page page_of(const Cursor &c, const Params &p, int ro
 // The token's slot, or -1: past the request's end or outside the pool.
 __device__ __forceinline__ i64 slot_of(const Page &found, const Cursor &c, const Params &p, int row) {
   const i64 number = p.wide_pages ? (i64)found.high << 32 | (u32)found.low : (i64)found.low;
-  if (number < 0 || number >= p.slots) return -1; // so that the product cannot overflow
+  if (number < 0 || number >= p.slots)
+    return -1; // so that the product cannot overflow
   const int within = p.page_size == 1 ? 0 : (c.tile * TOKENS + row) % p.page_size;
   const i64 slot = number * p.page_size + within;
   return slot < p.slots ? slot : -1;
@@ -157,7 +165,8 @@ __device__ __forceinline__ float2 unpack_half(u32 pair) {
   return v;
 }
 
-// Fills stages of shared memory with the worker's tiles, in order: a warp eight rows, four lanes a row, 64 bytes at a time.
+// Fills stages of shared memory with the worker's tiles, in order: a warp eight rows, four lanes a row, 64 bytes at a
+// time.
 struct Loader {
   Cursor at;
   Page next;
@@ -168,7 +177,8 @@ struct Loader {
     const int4 first = ((const int4 *)p.starts)[worker], last = ((const int4 *)p.starts)[worker + 1];
     at.request = first.x, at.tile = first.y;
     last_request = last.x, last_tile = last.y;
-    if (at.request > last_request || (at.request == last_request && at.tile >= last_tile)) return false;
+    if (at.request > last_request || (at.request == last_request && at.tile >= last_tile))
+      return false;
     enter_request(at, p, last_request, last_tile, first.z);
     settle(at, p, last_request, last_tile);
     next = page_of(at, p, threadIdx.x / 4);
@@ -185,9 +195,11 @@ struct Loader {
       const u8 *from = p.latent + (ok ? slot : 0) * p.latent_stride + lane * 16;
       const u32 to = shared_address(tiles) + stage * TILE_BYTES + row * ROW_BYTES + (lane ^ (row & 2)) * 16;
 #pragma unroll
-      for (int i = 0; i < LATENT / 64; i++) copy16(to + i * 64, from + i * 64, bytes);
+      for (int i = 0; i < LATENT / 64; i++)
+        copy16(to + i * 64, from + i * 64, bytes);
       copy16(to + LATENT, p.rope + (ok ? slot : 0) * p.rope_stride + lane * 16, bytes);
-      if (lane == 0) live[stage * TOKENS + row] = ok;
+      if (lane == 0)
+        live[stage * TOKENS + row] = ok;
       at.tile++;
       settle(at, p, last_request, last_tile);
       next = page_of(at, p, row);
@@ -203,8 +215,10 @@ struct Query {
   __device__ __forceinline__ void load(const Params &p, int request, int head, int part) {
     const int t = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < 18; i++) raw[i][0] = raw[i][1] = 0;
-    if (head >= p.heads) return;
+    for (int i = 0; i < 18; i++)
+      raw[i][0] = raw[i][1] = 0;
+    if (head >= p.heads)
+      return;
     const u16 *nope = p.q_nope + request * p.q_nope_batch + head * p.q_nope_head + part * 256 + t * 16;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -256,7 +270,9 @@ struct Target {
 
   // `lse` is in base 2.
   __device__ __forceinline__ void store_lse(const Params &p, int head, float lse) const {
-    if (!whole) p.part_lse[part * p.heads + head] = lse;
-    else if (p.lse != nullptr) p.lse[request * p.lse_batch + head] = lse * 0.6931471805599453f;
+    if (!whole)
+      p.part_lse[part * p.heads + head] = lse;
+    else if (p.lse != nullptr)
+      p.lse[request * p.lse_batch + head] = lse * 0.6931471805599453f;
   }
 };

@@ -2,7 +2,8 @@
 //
 // A block owns one (request, head) and `lanes` x 4 dims; `groups` of lanes take every groups-th part and meet in
 // shared memory. Requests that one worker finished are left alone; requests without tokens get zeros and -inf.
-// Compiled with -DBATCH=n: parts whose loads are in flight at once. Launched programmatically: it may start while split_mma still runs, and waits for it before reading parts.
+// Compiled with -DBATCH=n: parts whose loads are in flight at once. Launched programmatically: it may start while
+// split_mma still runs, and waits for it before reading parts.
 
 typedef unsigned short u16;
 typedef long long i64;
@@ -47,7 +48,8 @@ extern "C" __global__ void __launch_bounds__(512) merge(const __grid_constant__ 
   const int first = p.spans[2 * request], count = p.spans[2 * request + 1] - first + 1;
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  if (count == 1) return;
+  if (count == 1)
+    return;
 
   float top = nothing, total = 0.0f;
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -67,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(512) merge(const __grid_constant__ 
     }
     float next = top;
 #pragma unroll
-    for (int k = 0; k < BATCH; k++) next = lse[k] != lse[k] ? lse[k] : fmaxf(next, lse[k]);
+    for (int k = 0; k < BATCH; k++)
+      next = lse[k] != lse[k] ? lse[k] : fmaxf(next, lse[k]);
     const float keep = weight(top, next);
     top = next, total *= keep;
     sum.x *= keep, sum.y *= keep, sum.z *= keep, sum.w *= keep;
@@ -80,10 +83,13 @@ extern "C" __global__ void __launch_bounds__(512) merge(const __grid_constant__ 
   }
   if (p.groups > 1) {
     sums[group * p.lanes + lane] = sum;
-    if (lane == 0) tops[group] = top, weights[group] = total;
+    if (lane == 0)
+      tops[group] = top, weights[group] = total;
     __syncthreads();
-    if (group != 0) return;
-    for (int i = 1; i < p.groups; i++) top = fmaxf(top, tops[i]);
+    if (group != 0)
+      return;
+    for (int i = 1; i < p.groups; i++)
+      top = fmaxf(top, tops[i]);
     total = 0.0f, sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int i = 0; i < p.groups; i++) {
       const float w = weight(tops[i], top);
@@ -94,11 +100,14 @@ extern "C" __global__ void __launch_bounds__(512) merge(const __grid_constant__ 
   }
   const float by = total > 0.0f || total != total ? 1.0f / total : 0.0f;
   const i64 to = request * p.out_batch + head * p.out_head + dim;
-  if (p.out_float) *(float4 *)((float *)p.out + to) = make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by);
-  else *(uint2 *)((u16 *)p.out + to) = make_uint2(pack_bf16(sum.x * by, sum.y * by), pack_bf16(sum.z * by, sum.w * by));
+  if (p.out_float)
+    *(float4 *)((float *)p.out + to) = make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by);
+  else
+    *(uint2 *)((u16 *)p.out + to) = make_uint2(pack_bf16(sum.x * by, sum.y * by), pack_bf16(sum.z * by, sum.w * by));
   if (p.lse != nullptr && dim == 0) {
     float log2_total;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log2_total) : "f"(total));
-    p.lse[request * p.lse_batch + head] = total > 0.0f || total != total ? (top + log2_total) * 0.6931471805599453f : nothing;
+    p.lse[request * p.lse_batch + head] =
+        total > 0.0f || total != total ? (top + log2_total) * 0.6931471805599453f : nothing;
   }
 }

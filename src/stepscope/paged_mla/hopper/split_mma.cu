@@ -20,8 +20,8 @@
 
 __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void store_pair(u8 *to, u32 pair) {
@@ -31,10 +31,10 @@ __device__ __forceinline__ void store_pair(u8 *to, u32 pair) {
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 shared[];
-  float2 *swapped = (float2 *)(shared + STAGES * TILE_BYTES);    // [WARPS][HEAD_TILES][32 lanes]
-  u8 *chances = (u8 *)(swapped + WARPS * HEAD_TILES * 32);       // [2][HEADS][CHANCE_BYTES]
-  float *tops = (float *)(chances + 2 * HEADS * CHANCE_BYTES);   // [WARPS][HEADS]: maxima, at the end sums
-  u8 *live = (u8 *)(tops + WARPS * HEADS);                       // [STAGES][TOKENS]
+  float2 *swapped = (float2 *)(shared + STAGES * TILE_BYTES);  // [WARPS][HEAD_TILES][32 lanes]
+  u8 *chances = (u8 *)(swapped + WARPS * HEAD_TILES * 32);     // [2][HEADS][CHANCE_BYTES]
+  float *tops = (float *)(chances + 2 * HEADS * CHANCE_BYTES); // [WARPS][HEADS]: maxima, at the end sums
+  u8 *live = (u8 *)(tops + WARPS * HEADS);                     // [STAGES][TOKENS]
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_head = blockIdx.y * HEADS;
@@ -42,10 +42,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
   Loader loader;
-  if (!loader.start(p, blockIdx.x)) return;
+  if (!loader.start(p, blockIdx.x))
+    return;
   int request = loader.at.request, tile = loader.at.tile, end = loader.at.end; // the piece at hand
 #pragma unroll
-  for (int s = 0; s < STAGES - 2; s++) loader.load(p, shared, live, s);
+  for (int s = 0; s < STAGES - 2; s++)
+    loader.load(p, shared, live, s);
 
   // Scores: warps w and w + 4 share 16 tokens. Part 0 takes columns [0, 256) and [512, 544), part 1 the others; then
   // they swap, and part 0 goes on with rows g, part 1 with rows g + 8.
@@ -61,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
   u8 *const chance_to = chances + 2 * (group * 16 + 4 * (g & 3) + (g >> 2) + 2 * part) + 2 * t * CHANCE_BYTES;
 
   int stage = 0, before = 0, odd = 0; // of the tile at hand: stage, the last tile's stage, half of `chances`
-  while (true) { // one request, or the worker's part of it
+  while (true) {                      // one request, or the worker's part of it
     const int first_tile = tile;
 
     uint2 query[18][HEAD_TILES];
@@ -73,7 +75,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       float up;
       const float down = q.scale(p, up);
 #pragma unroll
-      for (int i = 0; i < 18; i++) query[i][n] = make_uint2(q.half(i, 0, up), q.half(i, 1, up));
+      for (int i = 0; i < 18; i++)
+        query[i][n] = make_uint2(q.half(i, 0, up), q.half(i, 1, up));
       factor[n][0] = __shfl_sync(~0u, down, 8 * t);
       factor[n][1] = __shfl_sync(~0u, down, 8 * t + 4);
     }
@@ -84,10 +87,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) output[j][n][i] = 0.0f;
+        for (int i = 0; i < 4; i++)
+          output[j][n][i] = 0.0f;
     float top[HEAD_TILES][2], sum[HEAD_TILES][2]; // of heads 2 t and 2 t + 1; the sum of this thread's tokens
 #pragma unroll
-    for (int n = 0; n < HEAD_TILES; n++) top[n][0] = top[n][1] = NOTHING, sum[n][0] = sum[n][1] = 0.0f;
+    for (int n = 0; n < HEAD_TILES; n++)
+      top[n][0] = top[n][1] = NOTHING, sum[n][0] = sum[n][1] = 0.0f;
 
     float score[CHAINS][HEAD_TILES][4];
     float logit[HEAD_TILES][2]; // of row own_row, heads 2 t and 2 t + 1; against `top`
@@ -102,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 #pragma unroll
           for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) score[c][n][e] = 0.0f;
+            for (int e = 0; e < 4; e++)
+              score[c][n][e] = 0.0f;
       }
       u32 above[4], below[4];
       if (i < 4) {
@@ -116,7 +122,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       }
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        if (i == 4 && j >= 2) break;
+        if (i == 4 && j >= 2)
+          break;
         const u32 a0 = widen_low(above[j]), a1 = widen_low(below[j]);
         const u32 a2 = widen_high(above[j]), a3 = widen_high(below[j]);
 #pragma unroll
@@ -132,7 +139,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       for (int n = 0; n < HEAD_TILES; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          if (CHAINS == 2) score[0][n][i] += score[CHAINS - 1][n][i];
+          if (CHAINS == 2)
+            score[0][n][i] += score[CHAINS - 1][n][i];
           score[0][n][i] *= factor[n][i & 1];
         }
         logit[n][0] = part ? score[0][n][2] : score[0][n][0];
@@ -145,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
       beyond = false;
       float2 other[HEAD_TILES]; // loaded before the stores that the compiler must take for its aliases
 #pragma unroll
-      for (int n = 0; n < HEAD_TILES; n++) other[n] = swapped[(warp * HEAD_TILES + n) * 32 + lane];
+      for (int n = 0; n < HEAD_TILES; n++)
+        other[n] = swapped[(warp * HEAD_TILES + n) * 32 + lane];
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++) {
         logit[n][0] = alive ? logit[n][0] + other[n].x : NOTHING;
@@ -165,8 +174,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
           for (int i = 0; i < 2; i++) {
             float best = logit[n][i];
 #pragma unroll
-            for (int step = 4; step < 32; step *= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, step));
-            if (g == 0) tops[warp * HEADS + n * 8 + 2 * t + i] = best;
+            for (int step = 4; step < 32; step *= 2)
+              best = fmaxf(best, __shfl_xor_sync(~0u, best, step));
+            if (g == 0)
+              tops[warp * HEADS + n * 8 + 2 * t + i] = best;
           }
         __syncthreads();
 #pragma unroll
@@ -175,12 +186,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
           for (int i = 0; i < 2; i++) {
             float best = top[n][i];
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) best = fmaxf(best, tops[w * HEADS + n * 8 + 2 * t + i]);
+            for (int w = 0; w < WARPS; w++)
+              best = fmaxf(best, tops[w * HEADS + n * 8 + 2 * t + i]);
             const float alpha = power2(top[n][i] - (best == NOTHING ? 0.0f : best));
             top[n][i] = best;
             sum[n][i] *= alpha;
 #pragma unroll
-            for (int j = 0; j < 4; j++) output[j][n][i] *= alpha, output[j][n][i + 2] *= alpha;
+            for (int j = 0; j < 4; j++)
+              output[j][n][i] *= alpha, output[j][n][i + 2] *= alpha;
           }
           pair[n] = chance_of(logit[n], top[n]);
           store_pair(chance_to + (odd ^ 1) * HEADS * CHANCE_BYTES + n * 8 * CHANCE_BYTES, pair[n]);
@@ -192,14 +205,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
         const float2 both = unpack_half(pair[n]); // as rounded, so that the weights sum to one
         sum[n][0] += both.x, sum[n][1] += both.y;
       }
-
     };
 
     auto add_group = [&](int k) { // 16 tokens of the tile before, whose probabilities are complete
       uint2 chance[HEAD_TILES];
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++)
-        chance[n] = *(const uint2 *)(chances + (odd ^ 1) * HEADS * CHANCE_BYTES + (n * 8 + g) * CHANCE_BYTES + k * 32 + t * 8);
+        chance[n] =
+            *(const uint2 *)(chances + (odd ^ 1) * HEADS * CHANCE_BYTES + (n * 8 + g) * CHANCE_BYTES + k * 32 + t * 8);
       const u32 from = value_at + before * TILE_BYTES + k * 16 * ROW_BYTES;
       const uint2 v0 = load_shared8(from), v1 = load_shared8(from + 4 * ROW_BYTES);
       const uint2 v2 = load_shared8(from + 8 * ROW_BYTES), v3 = load_shared8(from + 12 * ROW_BYTES);
@@ -210,7 +223,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
         const u32 second = j & 2 ? __byte_perm(v2.y, v3.y, select) : __byte_perm(v2.x, v3.x, select);
         const u32 a0 = widen_low(first), a1 = widen_high(first), a2 = widen_low(second), a3 = widen_high(second);
 #pragma unroll
-        for (int n = 0; n < HEAD_TILES; n++) mma(output[j][n], a0, a1, a2, a3, chance[n].x, chance[n].y);
+        for (int n = 0; n < HEAD_TILES; n++)
+          mma(output[j][n], a0, a1, a2, a3, chance[n].x, chance[n].y);
       }
     };
 
@@ -227,34 +241,41 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
     __syncthreads(); // the tile is there for all, and the queries are
     loader.load(p, shared, live, fresh());
 #pragma unroll
-    for (int i = 0; i < 5; i++) score_group(i);
+    for (int i = 0; i < 5; i++)
+      score_group(i);
     find_chances();
     step();
     while (true) {
       const bool more = ++tile < end;
-      if (more) asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+      if (more)
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
       const bool raise = __syncthreads_or(beyond); // the next tile and the last one's probabilities are there for all
       settle_chances(raise);
-      if (!more) break;
+      if (!more)
+        break;
       loader.load(p, shared, live, fresh()); // into the stage of the last tile but one
 #pragma unroll
       for (int i = 0; i < 5; i++) {
         score_group(i);
-        if (i < 4) add_group(i);
+        if (i < 4)
+          add_group(i);
       }
       find_chances();
       step();
     }
 #pragma unroll
-    for (int k = 0; k < 4; k++) add_group(k);
+    for (int k = 0; k < 4; k++)
+      add_group(k);
 
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
 #pragma unroll
-        for (int step = 4; step < 32; step *= 2) sum[n][i] += __shfl_xor_sync(~0u, sum[n][i], step);
-        if (g == 0) tops[warp * HEADS + n * 8 + 2 * t + i] = sum[n][i];
+        for (int step = 4; step < 32; step *= 2)
+          sum[n][i] += __shfl_xor_sync(~0u, sum[n][i], step);
+        if (g == 0)
+          tops[warp * HEADS + n * 8 + 2 * t + i] = sum[n][i];
       }
     __syncthreads();
     const Target target = {first_tile == 0 && end == tiles_of(p.lengths[request]), request,
@@ -264,15 +285,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const int local = n * 8 + 2 * t + i, head = first_head + local;
-        if (head >= p.heads) continue;
+        if (head >= p.heads)
+          continue;
         float total = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) total += tops[w * HEADS + local];
+        for (int w = 0; w < WARPS; w++)
+          total += tops[w * HEADS + local];
         const bool some = total > 0.0f || total != total; // NaN goes through
         const float by = some ? p.value_scale / total : 0.0f;
         float v[8]; // dims 64 warp + 8 g + 0..7
 #pragma unroll
-        for (int j = 0; j < 4; j++) v[2 * j] = output[j][n][i] * by, v[2 * j + 1] = output[j][n][i + 2] * by;
+        for (int j = 0; j < 4; j++)
+          v[2 * j] = output[j][n][i] * by, v[2 * j + 1] = output[j][n][i + 2] * by;
         target.store(p, head, warp * 64 + g * 8, v);
         if (warp == 0 && g == 0)
           target.store_lse(p, head, some ? top[n][i] + log2_of(total) - P_SHIFT : NOTHING);
@@ -282,6 +306,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS) split_mma(c
     Cursor after = {request, end, end, 0, 0};
     settle(after, p, loader.last_request, loader.last_tile);
     request = after.request, tile = after.tile, end = after.end;
-    if (tile >= end) return;
+    if (tile >= end)
+      return;
   }
 }
