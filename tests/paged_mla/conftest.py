@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from builders import Problem
+    from tests.paged_mla.builders import Problem
 
 collect_ignore_glob: list[str] = []
 if find_spec("torch") is None or find_spec("triton") is None:
@@ -41,7 +41,7 @@ def device() -> torch.device:
 
 @pytest.fixture
 def build(device: torch.device) -> Callable[..., Problem]:
-    from builders import build_problem  # noqa: PLC0415 - imports Triton, which must follow the setting above
+    from tests.paged_mla.builders import build_problem  # noqa: PLC0415 - imports Triton, which must follow the setting above
 
     def make(**shape: Any) -> Problem:
         return build_problem(device=device, **shape)

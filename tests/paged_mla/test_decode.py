@@ -11,7 +11,7 @@ from stepscope.paged_mla.launch_table import PORTABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from builders import Problem
+    from tests.paged_mla.builders import Problem
 
 SHAPES = [
     # heads, page size, lengths: odd everything, empty requests, one tile, one token over it, many splits

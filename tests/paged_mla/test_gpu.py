@@ -14,7 +14,7 @@ from stepscope.paged_mla.launch_table import PORTABLE, TABLE, Launch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from builders import Problem
+    from tests.paged_mla.builders import Problem
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
