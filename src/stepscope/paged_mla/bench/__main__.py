@@ -19,6 +19,9 @@ from stepscope.paged_mla.bench.contenders import own, peer_versions, peers
 from stepscope.paged_mla.bench.measure import accuracy, measure, measure_casts
 from stepscope.paged_mla.bench.report import gates_of, markdown_of, rows_of
 
+NO_DEVICE = 5
+"""Exit code where a device does not do what it should."""
+
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="stepscope bench mla", description=__doc__)
@@ -66,9 +69,12 @@ def main(argv: list[str] | None = None) -> int:
     """Measure, write the JSON and the table, print the table.
 
     Returns:
-        0 if all gates pass, else 1.
+        0 if all gates pass, 1 if one does not, 5 without a GPU.
     """
     arguments = _arguments(argv)
+    if not torch.cuda.is_available():
+        sys.stderr.write("stepscope bench mla: torch finds no CUDA GPU here; there is nothing to measure on\n")
+        return NO_DEVICE
     if arguments.peers_into is not None:
         arguments.peers_into.write_text(json.dumps(_peers_here()))
         return 0
