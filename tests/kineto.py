@@ -35,7 +35,7 @@ H200 = {"id": 0, "name": "NVIDIA H200"}
 class Kineto:
     """A trace under construction: one method a kind of event, and `call` for an op, its launch and its kernel."""
 
-    def __init__(self, *, device: Mapping[str, Any] | None = H200, **header: Any) -> None:  # noqa: ANN401 -- JSON
+    def __init__(self, *, device: Mapping[str, Any] | None = H200, **header: Any) -> None:
         self.header: dict[str, Any] = {"schemaVersion": 1, **header}
         if device is not None:
             self.header["deviceProperties"] = [dict(device)]

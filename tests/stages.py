@@ -63,5 +63,5 @@ def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
         gpu=None,
         sources=(),
         has_stacks=has_stacks(linked),
-        complete=is_complete(check_health(linked, steps)),
+        complete=is_complete(check_health(linked, steps, layers=None)),
     )

@@ -30,6 +30,12 @@ class UsageError(StepscopeError):
     exit_code = ExitCode.WRONG_USAGE
 
 
+class PartNotInstalledError(StepscopeError):
+    """A command needs an optional part; the message names what installs it."""
+
+    exit_code = ExitCode.PART_NOT_INSTALLED
+
+
 class NotATraceError(StepscopeError):
     """The input cannot be read as a profiler trace."""
 

@@ -47,7 +47,7 @@ def definition(name: str) -> dict[str, Any]:
     return definitions[name or "Diagnosis"]
 
 
-def written(trace: Kineto, folder: Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401 -- diagnose's own
+def written(trace: Kineto, folder: Path, **options: Any) -> dict[str, Any]:
     """Return the document as a reader of the JSON sees it."""
     path = trace.save(folder / "trace.json.gz")
     document: dict[str, Any] = json.loads(msgspec.json.encode(diagnose([path], **options)))
@@ -90,7 +90,7 @@ def test_every_field_of_the_contract_is_declared(name: str) -> None:
     assert set(CONTRACT[name].split()) <= set(definition(name)["properties"])
 
 
-def fields_everywhere(document: Any, path: str = "") -> set[str]:  # noqa: ANN401 -- JSON
+def fields_everywhere(document: Any, path: str = "") -> set[str]:
     if isinstance(document, list):
         return set().union(*(fields_everywhere(item, path) for item in document))
     if isinstance(document, dict):

@@ -129,14 +129,14 @@ def test_endless_numbers_in_names(category: str, name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", ODD_VALUES)
-def test_odd_device_numbers(number: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
+def test_odd_device_numbers(number: Any, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text(json.dumps({**TRACE, "deviceProperties": [{"id": number, "name": number}]}))
     assert is_diagnosed(path)
 
 
 @pytest.mark.parametrize("rank", [True, -1, 10**30, "3", None, []])
-def test_a_rank_that_is_none(rank: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
+def test_a_rank_that_is_none(rank: Any, tmp_path: Path) -> None:
     path = tmp_path / f"rank{'9' * 100}.json"
     path.write_text(json.dumps({**TRACE, "distributedInfo": {"rank": rank}}))
     assert is_diagnosed(path)

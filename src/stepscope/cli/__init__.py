@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
+from stepscope.cli.bench import bench
 from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
 from stepscope.cli.explain import explain
@@ -24,7 +25,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (demo, diagnose, explain, rules, schema):
+for command in (bench, demo, diagnose, explain, rules, schema):
     app.command(command)
 
 

@@ -82,7 +82,8 @@ def time_covered_before(times: Ints, starts: Ints, ends: Ints) -> Ints:
     total_before = np.concatenate(([0], np.cumsum(ends - starts)))
     index = np.searchsorted(starts, times, side="right")
     inside = np.where(index > 0, np.maximum(ends[index - 1] - times, 0), 0)
-    return total_before[index] - inside
+    covered_before: Ints = total_before[index] - inside
+    return covered_before
 
 
 def difference(starts: Ints, ends: Ints, other_starts: Ints, other_ends: Ints) -> tuple[Ints, Ints]:
@@ -105,4 +106,5 @@ def _contains(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.bool_]:
     if starts.size == 0:
         return np.zeros(times.shape, dtype=np.bool_)
     index = np.searchsorted(starts, times, side="right")
-    return (index > 0) & (times < ends[np.maximum(index - 1, 0)])
+    held: NDArray[np.bool_] = (index > 0) & (times < ends[np.maximum(index - 1, 0)])
+    return held

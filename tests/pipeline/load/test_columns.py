@@ -25,11 +25,11 @@ def load_text(folder: Path, text: str, name: str = "trace.json") -> Trace:
     return load(path)
 
 
-def load_events(folder: Path, *events: dict[str, Any], **header: Any) -> Trace:  # noqa: ANN401 -- JSON
+def load_events(folder: Path, *events: dict[str, Any], **header: Any) -> Trace:
     return load_text(folder, json.dumps({**header, "traceEvents": events}))
 
 
-def span(category: str = "cpu_op", **keys: Any) -> dict[str, Any]:  # noqa: ANN401 -- JSON
+def span(category: str = "cpu_op", **keys: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": category, "name": "n", "pid": 1, "tid": 1, "ts": 1, "dur": 1, **keys}
 
 

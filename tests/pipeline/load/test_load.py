@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def one_op(**header: Any) -> Kineto:  # noqa: ANN401 -- JSON
+def one_op(**header: Any) -> Kineto:
     trace = Kineto(device=None, **header)
     trace.op("aten::add", 1, 1)
     return trace
@@ -49,7 +49,7 @@ def test_the_header_tells_the_rank_better_than_the_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("info", [None, {}, [], {"rank": "unknown"}, {"rank": None}, 7])
-def test_a_header_without_a_rank_leaves_it_to_the_name(info: Any, tmp_path: Path) -> None:  # noqa: ANN401 -- JSON
+def test_a_header_without_a_rank_leaves_it_to_the_name(info: Any, tmp_path: Path) -> None:
     assert load(one_op(distributedInfo=info).save(tmp_path / "rank3.json")).rank == 3
 
 
@@ -72,7 +72,7 @@ A, B = {"id": 0, "name": "NVIDIA H200"}, {"id": 1, "name": "NVIDIA H100"}
         (["H200", 3], 0, None),
     ],
 )
-def test_the_device_is_the_one_in_use(devices: Any, used: int, name: str | None, tmp_path: Path) -> None:  # noqa: ANN401
+def test_the_device_is_the_one_in_use(devices: Any, used: int, name: str | None, tmp_path: Path) -> None:
     trace = Kineto(device=None, deviceProperties=devices)
     trace.kernel("k", 1, 1, device=used)
     assert load(trace.save(tmp_path / "t.json")).device_name == name

@@ -173,7 +173,8 @@ class Columns:
 def _nanoseconds(us: NDArray[np.float64]) -> NDArray[np.int64]:
     """Convert µs to ns without losing the whole µs' precision in a product."""
     whole = np.floor(us)
-    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    ns: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    return ns
 
 
 def _needs_exact_times(events: Sequence[Any], text: bytes) -> bool:
