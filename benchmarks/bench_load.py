@@ -4,7 +4,7 @@
     python benchmarks/bench_load.py 5GB        # any sizes that generate_trace.py makes
 
 Writes `benchmarks/results/load.json` and the table `load.md`. Every case runs `RUNS` times, the cases in turn, so that
-a machine whose speed drifts slows all of them; the table has medians. Memory is the largest resident set of the process,
+a machine whose speed drifts slows all; the table has medians. Memory is the largest resident set of the process,
 imports included. Peers that are not installed are left out (`pip install orjson traceinsight`).
 """
 

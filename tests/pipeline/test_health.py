@@ -272,7 +272,7 @@ def test_a_step_with_fewer_kernels_than_layers_was_not_recorded_whole(tmp_path: 
     path = eager(steps=4).save(tmp_path / "t.json")  # three kernels a step
     assert "fewer-kernels-than-layers" not in warnings_of(path, layers=3)
     warning = warnings_of(path, layers=4)["fewer-kernels-than-layers"]
-    assert (warning.count, warning.spoils_totals) == (4, True)
+    assert (warning.count, warning.spoils_totals) == (4, False)  # the model may be another one
 
 
 def test_steps_of_one_batch_with_far_fewer_kernels_than_others(tmp_path: Path) -> None:

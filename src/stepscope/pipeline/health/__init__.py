@@ -92,8 +92,8 @@ def _kernels_per_step(steps: Steps, layers: int | None) -> Iterator[TraceWarning
     counts = np.bincount(steps.step_of_kernel[steps.step_of_kernel >= 0], minlength=len(steps.steps))
     few = int(((counts > 0) & (counts < layers)).sum()) if layers is not None else 0
     if few:
-        message = f"steps have fewer kernels than the model has layers ({layers}): much of their work was not recorded"
-        yield TraceWarning("fewer-kernels-than-layers", message, few, spoils_totals=True)
+        message = f"steps have fewer kernels than the model has layers ({layers}): recorded in part, or another model"
+        yield TraceWarning("fewer-kernels-than-layers", message, few)
     like: dict[object, list[int]] = {}
     for step, count in zip(steps.steps, counts.tolist(), strict=True):
         if count and step.batch_size is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -122,8 +123,10 @@ class Cache:
 def _key(path: Path) -> str:
     """Return what a file is known by; stepscope's version is part of it, so that no other's columns are read."""
     status = path.stat()
-    digest = hashlib.blake2b(digest_size=20)
-    digest.update(f"{__version__}\0{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{path} is no file, so it cannot be read twice")
+    digest = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=20)
+    digest.update(f"{__version__}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     with path.open("rb") as file:
         last = max(status.st_size - _BLOCK_BYTES, 0)
         for number in range(SAMPLED_BLOCKS + 2):  # the first, the last, and 64 between

@@ -11,7 +11,7 @@ _SUFFIXES = (".json", ".json.gz", ".json.zst")
 
 
 def find_traces(path: str | Path) -> list[str]:
-    """Return what a path names: itself (also `-` for stdin, and a URL), or the JSON files, packed or not, below a folder.
+    """Return what a path names: itself, as a URL and `-` for stdin do, or the JSON files below a folder, packed or not.
 
     Raises:
         UsageError: the path does not exist or cannot be looked at.
