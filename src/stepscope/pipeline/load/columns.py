@@ -141,7 +141,7 @@ class Columns:
             data["thread"] = [self._threads[span.pid, span.tid] for span in spans]
         args = [span.args or _NO_ARGS for span in spans]
         if table in {"kernels", "launches"}:
-            data["correlation"] = [_integer(a.correlation) for a in args]
+            data["correlation"] = _integers([a.correlation for a in args])
         if table == "kernels":
             data |= _kernel_arguments(args)
         if table == "ops":
@@ -179,31 +179,35 @@ def _nanoseconds(us: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _needs_exact_times(events: Sequence[Any], text: bytes) -> bool:
     """Tell whether times are so large and so fine that float64 loses their digits."""
-    large = any(type(event) is kineto.Span and event.ts >= kineto.FLOAT_LIMIT_US for event in events)
-    return large and _FINE_TIME.search(text) is not None
+    times = [event.ts for event in events if type(event) is kineto.Span]
+    return bool(times) and max(times) >= kineto.FLOAT_LIMIT_US and _FINE_TIME.search(text) is not None
 
 
 def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
     grids = [a.grid if type(a.grid) is tuple else _NO_DIMENSIONS for a in args]
     blocks = [a.block if type(a.block) is tuple else _NO_DIMENSIONS for a in args]
     return {
-        "device": [_integer(a.device) for a in args],
-        "stream": [_integer(a.stream) for a in args],
+        "device": [a.device for a in args],
+        "stream": _integers([a.stream for a in args]),
         "grid_x": [grid[0] for grid in grids],
         "grid_y": [grid[1] for grid in grids],
         "grid_z": [grid[2] for grid in grids],
         "block_x": [block[0] for block in blocks],
         "block_y": [block[1] for block in blocks],
         "block_z": [block[2] for block in blocks],
-        "bytes": [_integer(a.bytes) for a in args],
+        "bytes": _integers([a.bytes for a in args]),
     }
 
 
-def _integer(value: int | str | None) -> int | None:
-    """Return a number, also one written as text; None where it is none."""
-    if type(value) is str:
-        return int(value) if value.isdecimal() and len(value) < _INT64_DIGITS else None
-    return value  # type: ignore[return-value] # what is no text is a number or None
+def _integers(values: list[int | str | None]) -> list[int | None]:
+    """Return numbers, also those written as text; None for what is none."""
+    if str not in set(map(type, values)):
+        return values  # type: ignore[return-value] # numbers and None already
+    return [_parsed(value) if isinstance(value, str) else value for value in values]
+
+
+def _parsed(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < _INT64_DIGITS else None
 
 
 def _recorded(raw: msgspec.Raw) -> str | None:
