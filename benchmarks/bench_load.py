@@ -62,7 +62,8 @@ CASES = (
     Case("orjson.loads", "import orjson; orjson.loads(open(path, 'rb').read())", needs="orjson"),
     Case(
         "traceinsight (HTA)",
-        "from hta.common.trace_parser import parse_trace_dataframe; parse_trace_dataframe(path)",
+        "from hta.common.trace import Trace\n"
+        "Trace(trace_files={0: path}, trace_dir='.').parse_traces(use_multiprocessing=False)",
         needs="hta",
     ),
 )
