@@ -222,3 +222,16 @@ def test_times_far_apart_on_many_threads_do_not_overflow() -> None:
     start = np.where(thread == 0, 0, far + thread)
     found = innermost(thread, start, start + 10, thread, start + 5)
     assert found.tolist() == thread.tolist()
+
+
+def test_bytes_of_a_copy_that_only_the_host_tells(tmp_path: Path) -> None:
+    """ROCm 6.2 has `size` on the runtime's row and no bytes on the GPU's; other versions have bytes on both."""
+    trace = Kineto()
+    trace.span("cuda_runtime", "hipMemcpyAsync", 1, 2, args={"correlation": 5, "size": "4096"})
+    trace.span("gpu_memcpy", "Memcpy DtoD", 4, 1, args={"correlation": 5, "device": 0, "stream": 0})
+    trace.span("cuda_runtime", "hipMemcpyAsync", 6, 2, args={"correlation": 6, "bytes": "77"})
+    trace.span("gpu_memcpy", "Memcpy DtoD", 9, 1, args={"correlation": 6, "bytes": 64, "device": 0, "stream": 0})
+    trace.span("cuda_runtime", "hipLaunchKernel", 10, 2, args={"correlation": 7, "size": 512})
+    trace.span("kernel", "copy", 13, 1, args={"correlation": 7, "device": 0, "stream": 0})
+    kernels = link(load(trace.save(tmp_path / "t.json"))).kernels
+    assert kernels["bytes"].to_list() == [4096, 64, None]

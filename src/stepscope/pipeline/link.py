@@ -43,7 +43,13 @@ def link(trace: Trace) -> Linked:
         trace.launches["start_ns"].to_numpy(),
     )
     op = np.where(launch == NONE, NONE, op_of_launch[launch]) if op_of_launch.size else np.full_like(launch, NONE)
-    return Linked(trace, trace.kernels.with_columns(_row_numbers("launch", launch), _row_numbers("op", op)))
+    kernels = trace.kernels.with_columns(_row_numbers("launch", launch), _row_numbers("op", op))
+    if trace.launches.height:  # some versions of ROCm tell the bytes of a copy on the host's row only
+        told = trace.launches["bytes"].gather(kernels["launch"].fill_null(0))
+        own = pl.col("kind") != "kernel"
+        known = pl.col("bytes").fill_null(pl.when(own & pl.col("launch").is_not_null()).then(told))
+        kernels = kernels.with_columns(known)
+    return Linked(trace, kernels)
 
 
 def innermost(thread: Ints, start: Ints, end: Ints, at_thread: Ints, at: Ints) -> Ints:

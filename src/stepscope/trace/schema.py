@@ -53,6 +53,9 @@ LAUNCHES: Mapping[str, Column] = {
     "name": _NAME,
     "thread": _THREAD,
     "correlation": _CORRELATION,
+    "bytes": Column(
+        pl.Int64, "bytes that a copy or set moves", unit="B", null="another call, or told on the GPU's row"
+    ),
 }
 """Runtime and driver calls on the host, sorted by start: launches, copies, synchronisations and the rest."""
 

@@ -142,6 +142,8 @@ class Columns:
         args = [span.args or _NO_ARGS for span in spans]
         if table in {"kernels", "launches"}:
             data["correlation"] = _integers([a.correlation for a in args])
+        if table == "launches":
+            data["bytes"] = _integers([a.size if a.bytes is None else a.bytes for a in args])
         if table == "kernels":
             data |= _kernel_arguments(args)
         if table == "ops":

@@ -29,6 +29,8 @@ class Args(msgspec.Struct, gc=False):
     grid: tuple[Int64, Int64, Int64] | str | None = None
     block: tuple[Int64, Int64, Int64] | str | None = None
     bytes: Int64 | str | None = None
+    size: Int64 | str | None = None
+    """What ROCm 6.2 called the bytes of a copy, on the runtime's row only."""
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOT_RECORDED)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOT_RECORDED)
 
