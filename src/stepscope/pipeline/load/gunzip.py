@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 GZIP_MAGIC = b"\x1f\x8b"
 
 _WINDOW = 31  # zlib's number for "a gzip header, 32 kB window"
+_INPUT_BYTES = 1 << 10
 _PIECE_BYTES = 1 << 15
-"""Output of one call: what a damaged call has decoded is lost, so that no more than this is."""
+"""Input and output of one call: what a damaged call has decoded is lost, also what it decodes ahead."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -28,7 +29,7 @@ def gunzip(compressed: Iterator[bytes]) -> Iterator[bytes]:
     Raises:
         DamagedDataError: after everything that could be decompressed has been yielded.
     """
-    return in_blocks(_pieces(compressed))
+    return in_blocks(_pieces(_sliced(compressed)))
 
 
 def in_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -50,6 +51,12 @@ def in_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(block)
     if damage is not None:
         raise damage
+
+
+def _sliced(compressed: Iterator[bytes]) -> Iterator[bytes]:
+    for block in compressed:
+        for start in range(0, len(block), _INPUT_BYTES):
+            yield block[start : start + _INPUT_BYTES]
 
 
 def _pieces(compressed: Iterator[bytes]) -> Iterator[bytes]:

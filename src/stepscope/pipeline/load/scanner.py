@@ -23,7 +23,7 @@ DEPTH_LIMIT = 100
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-_NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)")')
+_NEXT_EVENT = re.compile(rb',\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)")')
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _BLANK = b" \t\r\n,"
 _OBJECT, _END_OF_OBJECT, _COLON = b"{}:"
@@ -113,7 +113,7 @@ def scan(blocks: Iterator[bytes], sink: Sink) -> Iterator[Header | Trailer]:
     while not ended and rest is not None:
         split = split_events(rest)
         buffer, ended, odd_commas = _take_one_by_one(rest, split, sink), split.ended, odd_commas + split.odd_commas
-        rest = _after_damage(buffer, sink)
+        rest = None if ended else _after_damage(buffer, sink)
     yield Trailer(_read_trailer(buffer, blocks) if ended else b"", complete=ended, odd_commas=odd_commas)
 
 
@@ -167,8 +167,8 @@ def _split_until_damage(  # noqa: C901 -- one loop over brackets, a branch a cas
     resume = _NEXT_EVENT.search(text, split.rest + 1)
     if resume is None:
         return None
-    split.events.append(text[split.rest : resume.start() + 1])
-    split.rest = resume.start() + 1
+    split.events.append(text[split.rest : resume.start()])
+    split.rest = resume.start()
     return split.rest
 
 
