@@ -190,3 +190,25 @@ def test_negative_times_are_kept_and_durations_clamped(tmp_path: Path) -> None:
     path.write_bytes(hurt('"ts": 210, "dur": 4', '"ts": -5, "dur": -4'))
     kernels = load(path).kernels
     assert kernels.select("name", "start_ns", "duration_ns").row(0) == ("k11", -105_000, 0)  # the origin is at 100 µs
+
+
+@pytest.mark.parametrize("wrong", ["", "{", "}", "[", "]", ",", ":", '"', "\\", "\0", "7", "}, {", "]}"])
+@pytest.mark.parametrize("keep", [True, False], ids=["put in", "in place of a character"])
+def test_a_wrong_character_anywhere_in_an_event_costs_at_most_that_event(
+    wrong: str,
+    keep: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "trace"
+    text = EVENTS[HURT]
+    others = {f"k{number}" for number in range(COUNT) if number != HURT}
+    lossy = []
+    for at in range(len(text)):
+        changed = text[:at] + wrong + text[at + (not keep) :]
+        path.write_text(document([*EVENTS[:HURT], changed, *EVENTS[HURT + 1 :]]))
+        trace = load(path)
+        lost = others - set(trace.kernels["name"].to_list())
+        if lost:
+            lossy.append((at, changed, len(lost)))
+        assert trace.event_count == COUNT or trace.warnings, f"silent at {at}: {changed}"
+    assert lossy == []

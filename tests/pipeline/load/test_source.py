@@ -218,7 +218,8 @@ def test_a_url_is_read_through_fsspec(pack: Callable[[bytes], bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense://host/t.json", "memory://no/such/file.json", "s3://bucket/t.json", "://", "file:///no/such/t.json"]
+    "url",
+    ["nonsense://host/t.json", "memory://no/such/file.json", "s3://bucket/t.json", "://", "file:///no/such/t.json"],
 )
 def test_a_url_that_cannot_be_opened_is_wrong_usage_in_one_sentence(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)  # not installed

@@ -23,12 +23,15 @@ DEPTH_LIMIT = 100
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-_NEXT_EVENT = re.compile(rb',\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)")')
+_EVENT = rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
+_BEGINS_EVENT = re.compile(rb"\s*" + _EVENT)
+_NEXT_EVENT = re.compile(rb",\s*(?=" + _EVENT + rb")")
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _BLANK = b" \t\r\n,"
-_OBJECT, _END_OF_OBJECT, _COLON = b"{}:"
+_OBJECT, _END_OF_OBJECT, _LIST, _COLON = b"{}[:"
 _OPENING = {ord("}"): ord("{"), ord("]"): ord("[")}
-_ANOTHER_EVENT = re.compile(rb'\s*,\s*\{\s*"')
+_ANOTHER_EVENT = re.compile(rb'\s*\}?\s*(?:,\s*\{\s*"|,?\s*"ph"\s*:|' + _EVENT + rb")")
+"""What cannot follow the last bracket of the events' array."""
 _LOOK_AHEAD_BYTES = 64
 
 
@@ -133,7 +136,7 @@ def split_events(text: bytes, *, more_follows: bool = False) -> Split:
     return split
 
 
-def _split_until_damage(  # noqa: C901 -- one loop over brackets, a branch a case
+def _split_until_damage(  # noqa: C901, PLR0912 -- one loop over brackets, a branch a case
     text: bytes, position: int, split: Split, *, more_follows: bool
 ) -> int | None:
     """Add events to `split`; return where to go on after a damaged one, None at the end."""
@@ -144,6 +147,8 @@ def _split_until_damage(  # noqa: C901 -- one loop over brackets, a branch a cas
         symbol = text[at]
         if symbol in b"{[":
             if not open_brackets:
+                if symbol == _LIST and _BEGINS_EVENT.match(text, at + 1):
+                    continue  # one bracket too many
                 _look_between(text[previous_end:at], split)
                 split.rest = at
             elif not _may_open(text, at, open_brackets):
