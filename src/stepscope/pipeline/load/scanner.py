@@ -18,7 +18,7 @@ CHUNK_BYTES = 1 << 20
 HEADER_LIMIT_BYTES = 16 << 20
 TRAILER_LIMIT_BYTES = 4 << 20
 EVENT_LIMIT_BYTES = 32 << 20
-DEPTH_LIMIT = 100
+DEPTH_LIMIT = 32
 """No event is nested this deeply; what seems to be has lost brackets."""
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
