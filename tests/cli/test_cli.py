@@ -492,3 +492,22 @@ def test_any_width_of_the_terminal_gives_a_readable_report(
         assert code == 0
         assert "kv-pool-cast" in out
         assert 20 <= max(map(len, out.splitlines())) <= 400
+
+
+@pytest.mark.parametrize("options", [(), ("--no-cache",), ("--format", "json")])
+def test_a_hyphen_is_stdin(options: tuple[str, ...], trace: Path) -> None:
+    command = [sys.executable, "-W", "error", "-m", "stepscope", "diagnose", "-", *options]
+    content = trace.read_bytes()
+    done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=60)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"H200" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--nonsense", "-x", "--no-such-thing=3"])
+def test_an_option_that_does_not_exist_is_wrong_usage(option: str, trace: Path, run: Callable[..., Result]) -> None:
+    for arguments in ((trace, option), (option, trace)):
+        code, out, err = run("diagnose", *arguments)
+        assert (code, out) == (2, "")
+        assert is_one_sentence(err)
+        assert "Unknown option" in err
+        assert option.partition("=")[0] in err

@@ -9,19 +9,32 @@ from cyclopts import Parameter
 from stepscope.cli import options
 from stepscope.cli.output import check_writable, result_stream
 from stepscope.document import Severity
-from stepscope.errors import ExitCode
+from stepscope.errors import ExitCode, UsageError
 from stepscope.report import Format, draw
 
 if TYPE_CHECKING:
     from stepscope.document import Diagnosis
 
+
 _ORDER = (Severity.CRITICAL, Severity.MAJOR, Severity.MINOR)
+
+
+def _refuse_options(_type: object, paths: list[str]) -> None:
+    """Refuse what begins with a hyphen and is not stdin: an option that does not exist."""
+    for path in paths:
+        if path.startswith("-") and path != "-":
+            raise UsageError(f"Unknown option: {path}.")
 
 
 def diagnose(  # noqa: PLR0913 -- the options of the command
     paths: Annotated[
         list[str],
-        Parameter(negative=(), help="Trace files (JSON, plain, gzip or zstd), folders of them, URLs, or - for stdin."),
+        Parameter(
+            negative=(),
+            allow_leading_hyphen=True,
+            validator=_refuse_options,
+            help="Trace files (JSON, plain, gzip or zstd), folders of them, URLs, or - for stdin.",
+        ),
     ],
     /,
     *,

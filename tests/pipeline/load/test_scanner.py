@@ -203,6 +203,42 @@ def test_split_counts_brackets_outside_strings_only() -> None:
     assert not split.ended
 
 
+@pytest.mark.parametrize(
+    ("text", "events", "stray", "odd_commas"),
+    [
+        (b'{"a": 1}, {"b": 2}]', [b'{"a": 1}', b'{"b": 2}'], 0, 0),
+        (b'{"a": 1} , , {"b": 2}]', [b'{"a": 1}', b'{"b": 2}'], 0, 1),
+        (b'{"a": 1} {"b": 2},]', [b'{"a": 1}', b'{"b": 2}'], 0, 2),
+        (b'{"a": 1}}, x {"b": 2} y]', [b'{"a": 1}', b'{"b": 2}'], 2, 0),
+        (b'{"a": 1}], {"b": 2}]', [b'{"a": 1}', b'{"b": 2}'], 1, 0),
+        (b'{"a": [1}, {"ph": 2}]', [b'{"a": [1}', b'{"ph": 2}'], 0, 0),
+        (b'{"a": [1], {"ph": 2}]', [b'{"a": [1]', b'{"ph": 2}'], 0, 0),
+        (b'{"a": {"b": 1}, {"ph": 2}]', [b'{"a": {"b": 1}', b'{"ph": 2}'], 0, 0),
+    ],
+)
+def test_what_is_wrong_between_events_is_counted(text: bytes, events: list[bytes], stray: int, odd_commas: int) -> None:
+    split = split_events(text)
+    assert (split.events, split.stray, split.odd_commas, split.ended) == (events, stray, odd_commas, True)
+
+
+def test_a_last_bracket_is_looked_at_with_what_follows_it() -> None:
+    """It may be one too many; where the text goes on, that is not known before it has come."""
+    assert split_events(b'{"a": 1}]').ended
+    split = split_events(b'{"a": 1}]', more_follows=True)
+    assert (split.events, split.rest, split.ended) == ([b'{"a": 1}'], 8, False)
+    assert split_events(b'{"a": 1}]' + b" " * 64, more_follows=True).ended
+    assert split_events(b'{"a": 1}], "traceName": "' + b"x" * 64, more_follows=True).ended
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_a_second_document_is_no_damage(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner, "CHUNK_BYTES", chunk)
+    for text in (LAYOUTS["default"] * 2, LAYOUTS["a list"] * 2, LAYOUTS["a list"] + LAYOUTS["compact"]):
+        for size in (1, 50, len(text)):
+            kept, _, trailer = scanned(text.encode(), size)
+            assert (kept.events, kept.rejected, trailer.complete, trailer.odd_commas) == (EVENTS, 0, True, 0)
+
+
 def test_a_trailer_of_any_size_is_read_and_not_held() -> None:
     endless = (b"," * (1 << 20) for _ in range(50))
     parts = list(scan(chain([b'[{"ph": "X"}]'], endless), Kept()))

@@ -21,7 +21,7 @@ from stepscope.pipeline.load.header import (
 )
 from stepscope.pipeline.load.listener import Listener, Silent
 from stepscope.pipeline.load.overrun import without_overruns
-from stepscope.pipeline.load.scanner import Header, MissingEventsError, scan
+from stepscope.pipeline.load.scanner import Header, MissingEventsError, Trailer, scan
 from stepscope.pipeline.load.source import Source
 from stepscope.trace import Trace, TraceWarning
 
@@ -47,17 +47,18 @@ def load(path: str | Path, *, listener: Listener | None = None, cache: Cache | N
     source = Source(str(path))
     if cache is None or not source.is_local:
         return _read(source, listener or Silent())
-    trace = cache.find(source.location)
+    key = cache.key(source.location)
+    trace = cache.find(source.location, key)
     if trace is None:
         trace = _read(source, listener or Silent())
-        cache.keep(trace)
+        cache.keep(trace, key)
     return trace
 
 
 def _read(source: Source, listener: Listener) -> Trace:
     columns = Columns()
     header: dict[str, Any] = {}
-    complete, second = True, False
+    trailer = Trailer(b"", complete=True)
     location = source.location
     try:
         with _garbage_collector_off():
@@ -66,7 +67,7 @@ def _read(source: Source, listener: Listener) -> Trace:
                     header |= header_keys(location, part.text)
                 else:
                     header |= trailer_keys(part)
-                    complete, second = part.complete, holds_another_trace(part)
+                    trailer = part
     except MissingEventsError as error:
         raise NotATraceError(f"{location}: not a profiler trace: {looks_like(error.text)}") from None
     except OSError as error:
@@ -83,7 +84,7 @@ def _read(source: Source, listener: Listener) -> Trace:
         header=header,
         rank=rank_of(header, PurePath(location).name),
         device_name=device_name(header, set(tables["kernels"]["device"].drop_nulls().unique())),
-        warnings=(*source.warnings, *_damage(columns.rejected, overruns, complete=complete, second=second)),
+        warnings=(*source.warnings, *_damage(columns.rejected, overruns, trailer)),
         **tables,
     )
 
@@ -108,7 +109,7 @@ def _garbage_collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _damage(rejected: int, overruns: int, *, complete: bool, second: bool) -> Iterator[TraceWarning]:
+def _damage(rejected: int, overruns: int, trailer: Trailer) -> Iterator[TraceWarning]:
     if rejected:
         yield TraceWarning(
             "damaged-events", "events that could not be decoded were left out", rejected, spoils_totals=True
@@ -116,9 +117,12 @@ def _damage(rejected: int, overruns: int, *, complete: bool, second: bool) -> It
     if overruns:
         message = "kernels that would run over many later ones of their stream were left out of every sum"
         yield TraceWarning("overrunning-durations", message, overruns, spoils_totals=True)
-    if not complete:
+    if trailer.odd_commas:
+        message = "commas between events are missing or doubled; every event was read"
+        yield TraceWarning("odd-commas", message, trailer.odd_commas)
+    if not trailer.complete:
         yield TraceWarning(
             "cut-file", "the file ends inside its list of events; what precedes the cut was read", spoils_totals=True
         )
-    if second:
+    if holds_another_trace(trailer):
         yield TraceWarning("second-trace", "another trace follows in the same file; only the first was read")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import platformdirs
 import polars as pl
+from isal import isal_zlib
 
 from stepscope.trace import Trace, TraceWarning, schema
 from stepscope.version import __version__
@@ -31,6 +32,7 @@ MIN_FILE_BYTES = 16 << 20
 LIMIT_BYTES = 4 << 30
 SAMPLED_BLOCKS = 64
 _BLOCK_BYTES = 4096
+_CHECKED_BYTES = 1 << 20
 _FACTS = "facts.json"
 
 
@@ -44,6 +46,8 @@ class _Facts(msgspec.Struct):
     rank: int | None
     device_name: str | None
     warnings: list[TraceWarning]
+    checksums: dict[str, int]
+    """Of each table's file: Polars reads many damaged files without an error, and panics at some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,23 @@ class Cache:
     limit_bytes: int = LIMIT_BYTES
     min_file_bytes: int = MIN_FILE_BYTES
 
-    def find(self, path: str) -> Trace | None:
-        """Return the trace of a file that was kept and has not changed since."""
+    def key(self, path: str) -> str | None:
+        """Return what a file is known by as it is now; None where that cannot be told."""
         try:
-            entry = self.folder / _key(Path(path))
-            facts = msgspec.json.decode((entry / _FACTS).read_bytes(), type=_Facts)
-            tables = {name: pl.read_ipc(entry / f"{name}.arrow") for name in schema.TABLES}
+            return _key(Path(path))
+        except OSError:
+            return None
+
+    def find(self, path: str, key: str | None) -> Trace | None:
+        """Return the trace of a file that was kept and has not changed since."""
+        if key is None:
+            return None
+        entry = self.folder / key
+        try:
+            facts = _read_facts(entry)
+            tables = {name: _read_table(entry, name, facts.checksums[name]) for name in schema.TABLES}
             os.utime(entry)  # the latest used is the last to go
-        except (OSError, msgspec.MsgspecError, pl.exceptions.PolarsError):
+        except (OSError, KeyError, ValueError, msgspec.MsgspecError, pl.exceptions.PolarsError):
             return None
         if any(tables[name].schema != schema.polars_schema(columns) for name, columns in schema.TABLES.items()):
             return None
@@ -77,27 +90,23 @@ class Cache:
             **tables,
         )
 
-    def keep(self, trace: Trace) -> None:
-        """Write a trace's columns beside what is there; a full or unwritable disk only means that nothing is kept."""
-        if trace.file_bytes < self.min_file_bytes:
+    def keep(self, trace: Trace, key: str | None) -> None:
+        """Write a trace's columns beside what is there; a full or unwritable disk only means that nothing is kept.
+
+        Args:
+            trace: what was read.
+            key: what its file was known by before it was read; one that has changed meanwhile is not kept.
+        """
+        if key is None or trace.file_bytes < self.min_file_bytes or self.key(trace.path) != key:
             return
-        facts = _Facts(
-            file_bytes=trace.file_bytes,
-            event_count=trace.event_count,
-            threads=list(trace.threads),
-            header=dict(trace.header),
-            rank=trace.rank,
-            device_name=trace.device_name,
-            warnings=list(trace.warnings),
-        )
-        new = None
+        entry, new = self.folder / key, None
         try:
-            entry = self.folder / _key(Path(trace.path))
             self.folder.mkdir(parents=True, exist_ok=True)
             new = Path(tempfile.mkdtemp(dir=self.folder, prefix="."))
             for name in schema.TABLES:
                 getattr(trace, name).write_ipc(new / f"{name}.arrow")
-            (new / _FACTS).write_bytes(msgspec.json.encode(facts))
+            _write_facts(trace, new)
+            shutil.rmtree(entry, ignore_errors=True)  # one that could not be read back
             new.rename(entry)
             self._make_room(entry)
         except (OSError, pl.exceptions.PolarsError):
@@ -120,12 +129,49 @@ class Cache:
             yield from (entry for entry in self.folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
+def _write_facts(trace: Trace, entry: Path) -> None:
+    facts = _Facts(
+        file_bytes=trace.file_bytes,
+        event_count=trace.event_count,
+        threads=list(trace.threads),
+        header=dict(trace.header),
+        rank=trace.rank,
+        device_name=trace.device_name,
+        warnings=list(trace.warnings),
+        checksums={name: _checksum(entry / f"{name}.arrow") for name in schema.TABLES},
+    )
+    text = msgspec.json.encode(facts)
+    (entry / _FACTS).write_bytes(b"%08x\n%b" % (isal_zlib.crc32(text), text))
+
+
+def _read_facts(entry: Path) -> _Facts:
+    checksum, _, text = (entry / _FACTS).read_bytes().partition(b"\n")
+    if int(checksum, 16) != isal_zlib.crc32(text):
+        raise ValueError("damaged")
+    return msgspec.json.decode(text, type=_Facts)
+
+
+def _read_table(entry: Path, name: str, checksum: int) -> pl.DataFrame:
+    file = entry / f"{name}.arrow"
+    if _checksum(file) != checksum:
+        raise ValueError("damaged")
+    return pl.read_ipc(file)
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(_CHECKED_BYTES):
+            checksum = isal_zlib.crc32(block, checksum)
+    return checksum
+
+
 def _key(path: Path) -> str:
     """Return what a file is known by; stepscope's version is part of it, so that no other's columns are read."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(f"{path} is no file, so it cannot be read twice")
-    digest = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=20)
+    digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=20)
     digest.update(f"{__version__}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     with path.open("rb") as file:
         last = max(status.st_size - _BLOCK_BYTES, 0)

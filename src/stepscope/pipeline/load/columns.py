@@ -91,7 +91,7 @@ class Columns:
             events = good
 
     def reject(self) -> None:
-        """Count an event that has no end."""
+        """Count an event that has no end, or text between events."""
         self.rejected += 1
 
     def tables(self) -> dict[str, pl.DataFrame]:

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 GZIP_MAGIC = b"\x1f\x8b"
 
 _WINDOW = 31  # zlib's number for "a gzip header, 32 kB window"
+_INPUT_BYTES = 1 << 10
 _PIECE_BYTES = 1 << 15
-"""Output of one call: what a damaged call has decoded is lost, so that no more than this is."""
-_BLOCK_PIECES = 32
+"""Input and output of one call: what a damaged call has decoded is lost, also what it decodes ahead."""
+_BLOCK_BYTES = 1 << 20
 
 
-class DamagedGzipError(Exception):
+class DamagedDataError(Exception):
     """The data is damaged or ends early; the message completes "the gzip data …"."""
 
 
@@ -26,22 +27,36 @@ def gunzip(compressed: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the decompressed data in blocks of about 1 MB, all members one after another.
 
     Raises:
-        DamagedGzipError: after everything that could be decompressed has been yielded.
+        DamagedDataError: after everything that could be decompressed has been yielded.
     """
-    pieces: list[bytes] = []
+    return in_blocks(_pieces(_sliced(compressed)))
+
+
+def in_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join pieces to blocks of about 1 MB; also those that precede damage."""
+    block: list[bytes] = []
+    size = 0
     damage = None
     try:
-        for piece in _pieces(compressed):
-            pieces.append(piece)
-            if len(pieces) == _BLOCK_PIECES:
-                yield b"".join(pieces)
-                pieces.clear()
-    except DamagedGzipError as error:
+        for piece in pieces:
+            block.append(piece)
+            size += len(piece)
+            if size >= _BLOCK_BYTES:
+                yield b"".join(block)
+                block.clear()
+                size = 0
+    except DamagedDataError as error:
         damage = error
-    if pieces:
-        yield b"".join(pieces)
+    if block:
+        yield b"".join(block)
     if damage is not None:
         raise damage
+
+
+def _sliced(compressed: Iterator[bytes]) -> Iterator[bytes]:
+    for block in compressed:
+        for start in range(0, len(block), _INPUT_BYTES):
+            yield block[start : start + _INPUT_BYTES]
 
 
 def _pieces(compressed: Iterator[bytes]) -> Iterator[bytes]:
@@ -63,5 +78,5 @@ def _pieces(compressed: Iterator[bytes]) -> Iterator[bytes]:
             elif not pending:
                 pending = next(compressed, b"")
     except IsalError as error:  # type: ignore[misc] # isal's stubs do not say that it is an exception
-        raise DamagedGzipError(f"is damaged ({error})") from error
-    raise DamagedGzipError("ends early")
+        raise DamagedDataError(f"is damaged ({error})") from error
+    raise DamagedDataError("ends early")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fsspec
-import zstandard
 
 from stepscope.errors import NotATraceError, UsageError
-from stepscope.pipeline.load.gunzip import GZIP_MAGIC, DamagedGzipError, gunzip
+from stepscope.pipeline.load.gunzip import GZIP_MAGIC, DamagedDataError, gunzip
 from stepscope.pipeline.load.prefetch import prefetched
+from stepscope.pipeline.load.unzstd import ZSTD_MAGIC, unzstd
 from stepscope.trace import TraceWarning
 
 if TYPE_CHECKING:
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 20
 STDIN = "-"
 
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _OTHER_FORMATS = (
     (GZIP_MAGIC, "gzip data within compressed data; decompress it once first"),
-    (_ZSTD_MAGIC, "zstd data within compressed data; decompress it once first"),
+    (ZSTD_MAGIC, "zstd data within compressed data; decompress it once first"),
     (b"PK\x03\x04", "a zip archive; unpack it first"),
     (b"SQLite format 3", "an SQLite database (an Nsight Systems export?)"),
     (b"\x7fELF", "a compiled program"),
@@ -68,9 +67,9 @@ class Source:
                 raise NotATraceError(f"{self.location}: the file is empty, not a profiler trace")
             blocks: Iterator[bytes] = chain((first,), compressed)
             if first.startswith(GZIP_MAGIC):
-                blocks = prefetched(self._gunzipped(blocks))
-            elif first.startswith(_ZSTD_MAGIC):
-                blocks = prefetched(self._unzstd(blocks))
+                blocks = prefetched(self._decompressed(gunzip(blocks), "gzip"))
+            elif first.startswith(ZSTD_MAGIC):
+                blocks = prefetched(self._decompressed(unzstd(blocks), "zstd"))
             start = next(blocks)
             self._refuse_other_formats(start)
             yield start
@@ -108,38 +107,21 @@ class Source:
             self.bytes_read += len(block)
             yield block
 
-    def _gunzipped(self, compressed: Iterator[bytes]) -> Iterator[bytes]:
-        stream = gunzip(compressed)
+    def _decompressed(self, data: Iterator[bytes], compression: str) -> Iterator[bytes]:
         found = False
         try:
-            for block in stream:
+            for block in data:
                 found = True
                 yield block
-        except DamagedGzipError as error:
+        except DamagedDataError as error:
             if not found:
-                raise NotATraceError(f"{self.location}: the gzip data is damaged at its start ({error})") from error
-            self._damaged(f"the gzip data {error}; everything before that was read")
+                message = f"{self.location}: the {compression} data is damaged at its start ({error})"
+                raise NotATraceError(message) from error
+            self._damaged(f"the {compression} data {error}; everything before that was read")
         if not found:
-            raise NotATraceError(f"{self.location}: the gzip file holds no data, so it is not a profiler trace")
-
-    def _unzstd(self, compressed: Iterator[bytes]) -> Iterator[bytes]:
-        stream = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
-        found = False
-        try:
-            for block in compressed:
-                data = stream.decompress(block)
-                if data:
-                    found = True
-                    yield data
-        except zstandard.ZstdError as error:
-            if not found:
-                raise NotATraceError(f"{self.location}: the zstd data is damaged at its start ({error})") from error
-            self._damaged(f"the zstd data is damaged ({error}); everything before that was read")
-            return
-        if not found:
-            raise NotATraceError(f"{self.location}: the zstd file holds no whole block, so nothing can be read of it")
-        if not stream.eof:
-            self._damaged("the zstd data ends early; everything before that was read")
+            raise NotATraceError(
+                f"{self.location}: the {compression} file holds no data, so it is not a profiler trace"
+            )
 
     def _damaged(self, message: str) -> None:
         self.warnings.append(TraceWarning("damaged-compression", message, spoils_totals=True))
