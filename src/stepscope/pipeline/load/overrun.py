@@ -30,7 +30,7 @@ def without_overruns(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """
     start = kernels["start_ns"].to_numpy()
     end = start + kernels["duration_ns"].to_numpy()
-    if not (end[:-MIN_OVERRUN] > start[MIN_OVERRUN:] + MIN_OVERLAP_NS).any():  # not even over all streams together
+    if not _overruns(start, end).any():  # not even if all streams were one
         return kernels, 0
     device, number = (kernels[name].fill_null(-1).cast(pl.Int64).to_numpy() for name in ("device", "stream"))
     streams = (device << _STREAM_BITS) + number
@@ -44,7 +44,8 @@ def without_overruns(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 def _overruns(start: Ints, end: Ints) -> NDArray[np.bool_]:
     """Tell which kernels of one stream, in order of start, end long after many later ones have begun."""
-    begun = np.searchsorted(start, end, side="left") - np.arange(start.size) - 1
-    next_start = np.append(start[1:], end[-1])
-    overruns: NDArray[np.bool_] = (begun >= MIN_OVERRUN) & (end - next_start >= MIN_OVERLAP_NS)
+    overruns = np.zeros(start.shape, dtype=np.bool_)
+    has_successors = slice(0, max(start.size - MIN_OVERRUN, 0))
+    ends = end[has_successors]
+    overruns[has_successors] = (ends > start[MIN_OVERRUN:]) & (ends - start[1 : ends.size + 1] >= MIN_OVERLAP_NS)
     return overruns
