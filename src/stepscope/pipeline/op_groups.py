@@ -1,9 +1,9 @@
 """What the ops of a trace launched: their calls grouped by name, shapes, dtypes, kernel and origin.
 
 Every kernel is listed once, under the innermost op that launched it, or under its own name where it has none, as in a
-graph's replay. With a glob, each op whose name matches is listed with the kernels launched anywhere below it: `aten::to`
-with those of the `aten::copy_` inside. Ops that enclose each other then list the same kernels, so that times of
-different names do not add up; those that launched nothing are listed too, without a kernel and with no time.
+graph's replay. With a glob, each op whose name matches is listed with the kernels launched anywhere below it, such as
+`aten::to` with those of the `aten::copy_` inside. Ops that enclose each other then list the same kernels, so that times
+of different names do not add up; ops that launched nothing are listed too, without a kernel and with no time.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-COLUMNS = pl.Schema({
-    "name": pl.String(),
-    "input_shapes": pl.List(pl.List(pl.Int64())),
-    "dtypes": pl.List(pl.String()),
-    "calls": pl.Int64(),
-    "calls_per_step": pl.Float64(),
-    "time_us_per_step": pl.Float64(),
-    "kernel": pl.String(),
-    "grid": pl.List(pl.Int64()),
-    "bytes_per_call": pl.Int64(),
-    "parents": pl.List(pl.String()),
-    "source": pl.String(),
-})
+COLUMNS = pl.Schema(
+    {
+        "name": pl.String(),
+        "input_shapes": pl.List(pl.List(pl.Int64())),
+        "dtypes": pl.List(pl.String()),
+        "calls": pl.Int64(),
+        "calls_per_step": pl.Float64(),
+        "time_us_per_step": pl.Float64(),
+        "kernel": pl.String(),
+        "grid": pl.List(pl.Int64()),
+        "bytes_per_call": pl.Int64(),
+        "parents": pl.List(pl.String()),
+        "source": pl.String(),
+    }
+)
 """The columns of the list, as `list_ops` documents them."""
 
 _GRID = ("grid_x", "grid_y", "grid_z")
@@ -93,7 +95,9 @@ def list_ops(linked: Linked, steps: Steps, name: str | None = None) -> pl.DataFr
     figures = totals.join(_per_step(rows, steps), on="group", how="left")
     if steps.steady_phases():
         figures = figures.with_columns(pl.col("calls_per_step", "time_us_per_step").fill_null(0.0))
-    described = groups.with_columns(pl.col("op").list.first(), pl.col(_TEXT).cast(pl.String)).drop("kernel", "step", "ns")
+    described = groups.with_columns(pl.col("op").list.first(), pl.col(_TEXT).cast(pl.String)).drop(
+        "kernel", "step", "ns"
+    )
     ordered = described.join(figures, on="group").sort(
         "time_us_per_step", "ns", "group", descending=[True, True, False], nulls_last=True
     )
@@ -153,12 +157,14 @@ def _described(linked: Linked, steps: Steps, parent: Ints, op: Ints, kernel: Int
         pl.col("duration_ns").alias("ns"),
     )
     frames = _functions(trace).select(pl.col("name").alias("source")).with_row_index("frame")
-    pairs = pl.DataFrame({
-        "op": _rows(op),
-        "kernel": _rows(kernel),
-        "frame": _rows(_frames(linked, op, kernel)),
-        "step": _step(linked, steps, op, kernel),
-    })
+    pairs = pl.DataFrame(
+        {
+            "op": _rows(op),
+            "kernel": _rows(kernel),
+            "frame": _rows(_frames(linked, op, kernel)),
+            "step": _step(linked, steps, op, kernel),
+        }
+    )
     return (
         pairs.join(ops, on="op", how="left", maintain_order="left")
         .join(kernels, on="kernel", how="left", maintain_order="left")
