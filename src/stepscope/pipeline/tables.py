@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,6 +18,8 @@ from stepscope.trace.schema import polars_schema
 from stepscope.trace.tables import COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -45,7 +48,8 @@ def check_query(sql: str) -> None:
         device_name=None,
     )
     linked = link(empty)
-    run_query(linked, find_steps(linked), sql)
+    with _said_in_a_sentence():
+        _planned(linked, find_steps(linked), sql).collect_schema()
 
 
 def run_query(linked: Linked, steps: Steps, sql: str) -> pl.DataFrame:
@@ -54,15 +58,25 @@ def run_query(linked: Linked, steps: Steps, sql: str) -> pl.DataFrame:
     Raises:
         UsageError: it is not one SELECT, reads files, or cannot be answered.
     """
+    with _said_in_a_sentence():
+        answer = _planned(linked, steps, sql).collect()
+    return answer.with_columns(pl.col(pl.Decimal).cast(pl.Float64))  # what a number such as 2.5 in a query is
+
+
+def _planned(linked: Linked, steps: Steps, sql: str) -> pl.LazyFrame:
     if not _BEGINS.match(sql):
         raise UsageError("sql: only queries that begin with SELECT or WITH are answered")
     if _READS_FILES.search(sql):
         raise UsageError(f"sql: a query reads the tables {', '.join(COLUMNS)}, and no files")
+    return pl.SQLContext(tables(linked, steps)).execute(sql, eager=False)
+
+
+@contextmanager
+def _said_in_a_sentence() -> Iterator[None]:
     try:
-        answer = pl.SQLContext(tables(linked, steps)).execute(sql, eager=True)
+        yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, UnicodeError) as error:
         raise UsageError(f"sql: {_sentence(str(error))}") from None
-    return answer.with_columns(pl.col(pl.Decimal).cast(pl.Float64))  # what a number such as 2.5 in a query is
 
 
 def tables(linked: Linked, steps: Steps) -> dict[str, pl.LazyFrame]:
