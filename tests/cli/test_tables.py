@@ -242,3 +242,13 @@ def test_the_help_names_every_table_and_column(run: Callable[..., Result]) -> No
         assert table in sql.__doc__
         for column in columns:
             assert column in said
+
+
+@pytest.mark.parametrize("report_format", FORMATS)
+def test_values_of_every_kind_can_be_written(report_format: str, trace: Path, run: Callable[..., Result]) -> None:
+    query = (
+        "SELECT INTERVAL '1 day' AS a, DATE '2026-01-02' AS b, TRUE AS c, NULL AS d, ARRAY_AGG(step) AS e FROM steps"
+    )
+    code, out, err = run("sql", trace, query, "--format", report_format)
+    assert (code, err) == (0, "")
+    assert "2026-01-02" in out

@@ -15,6 +15,8 @@ from stepscope.report.text import printable
 if TYPE_CHECKING:
     from typing import TextIO
 
+_NO_CSV = (pl.Duration, pl.Binary)
+
 
 def draw(frame: pl.DataFrame, report_format: TableFormat, stream: TextIO) -> None:
     """Write a table as Markdown, CSV or Parquet; lists are JSON text in the first two, null is empty."""
@@ -47,7 +49,7 @@ def cell(value: object) -> str:
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:
     """Turn what CSV cannot hold into text."""
-    nested = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype in {pl.Duration, pl.Binary}]
+    nested = [name for name, dtype in frame.schema.items() if dtype.is_nested() or isinstance(dtype, _NO_CSV)]
     columns = [
         pl.Series(name, [None if value is None else _text(value) for value in frame[name].to_list()], dtype=pl.String)
         for name in nested

@@ -63,9 +63,12 @@ def _lines(op: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         types = op["dtypes"] or [None] * len(op["input_shapes"])
         tensors = [f"{shape} {dtype}" for shape, dtype in zip(op["input_shapes"], types, strict=False) if dtype]
         yield "inputs", ", ".join(tensors) or "no tensors"
-    if op["kernel"] is not None:
-        grid = f", grid {' × '.join(map(str, op['grid']))}" if op["grid"] else ""
-        yield "kernel", f"{shortened(op['kernel'], 120)}{grid}"
+    if op["kernel"] is None:
+        yield "kernel", "none launched"
+    else:
+        grid = f"grid {' × '.join(map(str, op['grid']))}" if op["grid"] else ""
+        kernel = shortened(op["kernel"], 120) if op["kernel"] != op["name"] else ""
+        yield "kernel", ", ".join(filter(None, (kernel, grid))) or "as named"
     if op["bytes_per_call"] is not None:
         yield "moves", f"{units.size(op['bytes_per_call'])} a call"
     if op["parents"]:
