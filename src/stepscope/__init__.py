@@ -1,6 +1,7 @@
 """stepscope: what slows an LLM's inference step, and what fixing it would really gain.
 
-`load`, `diagnose`, `ops` and `query` are imported when first used, so that one half of the package loads nothing of the other.
+`load`, `diagnose`, `ops` and `query` are imported when first used, so that one half of the package loads nothing of the
+other.
 """
 
 from __future__ import annotations

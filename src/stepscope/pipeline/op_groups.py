@@ -137,9 +137,8 @@ def _launched_below(linked: Linked, parent: Ints, glob: str) -> tuple[Ints, Ints
 
 def _matches(names: pl.Series, glob: str) -> NDArray[np.bool_]:
     matches = re.compile(translate(glob)).match
-    known = names.unique().cast(pl.String)
-    chosen = known.filter(pl.Series([matches(name) is not None for name in known], dtype=pl.Boolean))
-    return names.cast(pl.String).is_in(chosen.implode()).to_numpy()
+    chosen = [name for name in names.unique().cast(pl.String) if matches(name)]
+    return names.cast(pl.String).is_in(chosen).to_numpy()
 
 
 def _described(linked: Linked, steps: Steps, parent: Ints, op: Ints, kernel: Ints) -> pl.DataFrame:

@@ -65,10 +65,10 @@ def _lines(op: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "inputs", ", ".join(tensors) or "no tensors"
     if op["kernel"] is None:
         yield "kernel", "none launched"
-    else:
-        grid = f"grid {' × '.join(map(str, op['grid']))}" if op["grid"] else ""
-        kernel = shortened(op["kernel"], 120) if op["kernel"] != op["name"] else ""
-        yield "kernel", ", ".join(filter(None, (kernel, grid))) or "as named"
+    elif op["kernel"] != op["name"]:
+        yield "kernel", shortened(op["kernel"], 120)
+    if op["grid"] is not None:
+        yield "grid", " × ".join(map(str, op["grid"]))
     if op["bytes_per_call"] is not None:
         yield "moves", f"{units.size(op['bytes_per_call'])} a call"
     if op["parents"]:
