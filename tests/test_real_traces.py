@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+from collections import Counter
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepscope import diagnose
+from stepscope import diagnose, pipeline
 from stepscope.document import Confidence, Severity
 from stepscope.report import Format, draw
 from tests.answers import finding, rules
@@ -320,3 +323,65 @@ def test_the_starved_gpu_is_eight_percent_busy() -> None:
 def test_busy_gpus_are_as_busy_as_they_are_known_to_be(trace: str, busy: float) -> None:
     (steps,) = diagnosed(f"public/{trace}").steps
     assert steps.gpu_busy_us / steps.duration_us.median == pytest.approx(busy, abs=0.01)
+
+
+def test_the_list_of_ops_shows_the_cast_with_its_origin() -> None:
+    (row,) = (
+        row
+        for row in pipeline.ops(TRACES / EAGER_STACKS, name="aten::copy_").to_dicts()
+        if row["input_shapes"][0] == [495552, 1, 576]
+    )
+    assert (row["input_shapes"], row["dtypes"]) == (
+        [[495552, 1, 576], [495552, 1, 576], []],
+        ["BFloat16", "Float8_e4m3fn", None],
+    )
+    assert (row["calls"], row["calls_per_step"]) == (5 * 78, 78.0)
+    assert row["time_us_per_step"] == pytest.approx(78 * 848.5, rel=0.005)
+    assert row["grid"] == [557496, 1, 1]  # blocks of 512 elements: 495,552 × 576 / 512
+    assert row["bytes_per_call"] == 495552 * 576 * 3
+    assert (row["parents"], row["source"]) == (["aten::to", "aten::_to_copy"], "lab.py:19 forward_decode")
+
+
+def test_the_op_around_the_cast_has_its_time() -> None:
+    row = pipeline.ops(TRACES / EAGER_STACKS, name="aten::to").row(0, named=True)
+    assert (row["input_shapes"][0], row["dtypes"][0]) == ([495552, 1, 576], "Float8_e4m3fn")
+    assert (row["calls_per_step"], row["parents"]) == (78.0, [])
+    assert row["time_us_per_step"] == pytest.approx(78 * 848.5, rel=0.005)
+
+
+@pytest.mark.parametrize("trace", [EAGER_STACKS, EAGER, GRAPH, SGLANG_GRAPH, SGLANG_EAGER, *WITHOUT_CAST])
+def test_the_list_of_ops_has_every_kernel_once(trace: str) -> None:
+    listed = pipeline.ops(TRACES / trace)
+    sql = "SELECT step, COUNT(*) AS n, SUM(duration_us) AS us FROM kernels WHERE step IS NOT NULL GROUP BY step"
+    of_step = pipeline.query(TRACES / trace, sql)
+    assert listed["time_us_per_step"].sum() == pytest.approx(of_step["us"].median(), rel=0.01)
+    assert listed["calls"].sum() <= pipeline.query(TRACES / trace, "SELECT COUNT(*) AS n FROM kernels").item()
+
+
+def test_a_graphs_kernels_are_listed_without_op_and_shapes() -> None:
+    row = pipeline.ops(TRACES / GRAPH).row(0, named=True)
+    assert row["name"] == row["kernel"]
+    assert "direct_copy_kernel_cuda" in row["kernel"]
+    assert (row["calls"], row["calls_per_step"], row["grid"]) == (780, 78.0, [557496, 1, 1])
+    assert (row["input_shapes"], row["dtypes"], row["bytes_per_call"]) == (None, None, None)
+
+
+def test_sql_counts_what_the_file_holds() -> None:
+    events = pipeline.query(TRACES / EAGER_STACKS, "SELECT kind, COUNT(*) AS n FROM events GROUP BY kind")
+    kept = Counter(
+        event.get("cat") for event in json.loads(gzip.decompress((TRACES / EAGER_STACKS).read_bytes()))["traceEvents"]
+    )
+    assert dict(events.rows()) == {
+        "kernel": kept["kernel"],
+        "op": kept["cpu_op"],
+        "frame": kept["python_function"],
+        "launch": kept["cuda_runtime"] + kept["cuda_driver"],
+        "annotation": kept["user_annotation"],
+    }
+
+
+@pytest.mark.parametrize("trace", PUBLIC_TRACES)
+def test_ops_of_every_public_trace_can_be_listed(trace: str) -> None:
+    listed = pipeline.ops(TRACES / trace)
+    assert listed["time_us_per_step"].drop_nulls().is_sorted(descending=True)
+    assert pipeline.query(TRACES / trace, "SELECT COUNT(*) AS n FROM events").item() > 0

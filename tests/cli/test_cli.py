@@ -17,7 +17,7 @@ import pytest
 from tests.kineto import Kineto
 from tests.samples_of_trouble import HOSTILE, pool_cast
 
-from stepscope import cli, pipeline
+from stepscope import pipeline
 from stepscope.document import json_schema
 
 if TYPE_CHECKING:
@@ -26,26 +26,8 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 EXECUTION_TRACE = REPOSITORY.parent / "shared/traces/public/HTA/execution_trace/benchmark_simple_add_et.json.gz"
 
-Capture = pytest.CaptureFixture[str]
 Result = tuple[int, str, str]
 """Exit code, stdout, stderr."""
-
-
-@pytest.fixture(name="run")
-def run_fixture(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[..., Result]:
-    """Run a command in this process."""
-
-    def run(*arguments: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["stepscope", *map(str, arguments)])
-        capsys.readouterr()
-        code = int(cli.main())
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-Run = "Callable[..., Result]"
 
 
 def process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -142,6 +124,8 @@ WRONG_USAGE = {
     "an option of a later version": ["diagnose", "TRACE", "--scheduler", "tcp://localhost:1"],
     "an unknown format": ["diagnose", "TRACE", "--format", "yaml"],
     "a format of a later version": ["diagnose", "TRACE", "--format", "html"],
+    "a diagnosis as CSV": ["diagnose", "TRACE", "--format", "csv"],
+    "a diagnosis as Parquet": ["diagnose", "TRACE", "--format", "parquet"],
     "an unknown severity": ["diagnose", "TRACE", "--fail-on", "info"],
     "a group of none": ["diagnose", "TRACE", "--tp", "0"],
     "a group that is no number": ["diagnose", "TRACE", "--tp", "eight"],
@@ -304,7 +288,7 @@ def test_an_interruption_exits_with_130(
 
 def test_offered_commands_are_those_that_work() -> None:
     text = process("--help").stdout
-    for command in ("demo", "diagnose", "explain", "rules", "schema"):
+    for command in ("demo", "diagnose", "explain", "ops", "rules", "schema", "sql"):
         assert command in text
     for later in ("compare", "capture", "probe", "calibrate"):
         assert later not in text

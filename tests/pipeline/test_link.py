@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.kineto import Kineto
 
 from stepscope import load
-from stepscope.pipeline.link import NONE, innermost, link
+from stepscope.pipeline.link import NONE, innermost, link, parents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -213,6 +213,40 @@ def test_innermost_is_the_top_of_the_stack(
     assert [{intervals[row]} if row != NONE else set() for row in found] == [
         stack_walk(intervals, thread, at) for thread, at in points
     ]
+
+
+def parents_of(intervals: list[Interval]) -> list[int]:
+    columns = np.array(intervals, dtype=np.int64).reshape(-1, 3).T
+    return [int(row) for row in parents(columns[0], columns[1], columns[2])]
+
+
+def test_parents_by_hand() -> None:
+    intervals = [(0, 12, 15), (0, 0, 100), (1, 5, 50), (0, 10, 20), (0, 40, 40), (0, 0, 9), (0, 0, 100), (0, 20, 30)]
+    # of the two that are equal the first holds the second, which holds the others; a sibling begins where one ends
+    assert parents_of(intervals) == [3, NONE, NONE, 6, 6, 6, 1, 6]
+    assert parents_of([]) == []
+
+
+def parent_walk(intervals: list[Interval], row: int) -> Interval | None:
+    """Walk the events of a thread in time, and return the interval below one on the stack."""
+    thread = intervals[row][0]
+    stack: list[Interval] = []
+    for interval in sorted((mine for mine in intervals if mine[0] == thread), key=lambda mine: (mine[1], -mine[2])):
+        while stack and stack[-1][2] <= interval[1]:
+            stack.pop()
+        if interval == intervals[row]:
+            break
+        stack.append(interval)
+    return stack[-1] if stack else None
+
+
+@settings(max_examples=300)
+@given(forest(), st.randoms())
+def test_a_parent_is_below_on_the_stack(intervals: list[Interval], random: Random) -> None:
+    intervals = list(set(intervals))  # of equal ones either may hold the other
+    random.shuffle(intervals)
+    found = [intervals[row] if row != NONE else None for row in parents_of(intervals)]
+    assert found == [parent_walk(intervals, row) for row in range(len(intervals))]
 
 
 def test_times_far_apart_on_many_threads_do_not_overflow() -> None:

@@ -13,8 +13,10 @@ from stepscope.cli.bench import bench
 from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
 from stepscope.cli.explain import explain
+from stepscope.cli.ops import ops
 from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
+from stepscope.cli.sql import sql
 from stepscope.errors import ExitCode, StepscopeError
 from stepscope.version import __version__
 
@@ -25,7 +27,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, demo, diagnose, explain, rules, schema):
+for command in (bench, demo, diagnose, explain, ops, rules, schema, sql):
     app.command(command)
 
 

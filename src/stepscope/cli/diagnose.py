@@ -50,11 +50,10 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
 ) -> ExitCode:
     """Find what slows the steps of a trace, and what fixing it would really gain."""
     from stepscope import pipeline  # noqa: PLC0415 -- loads polars, which `--help` can do without
-    from stepscope.cli.progress import progress_bar  # noqa: PLC0415 -- the same
-    from stepscope.pipeline.load import Cache  # noqa: PLC0415 -- the same
+    from stepscope.cli.progress import reading  # noqa: PLC0415 -- the same
 
     check_writable(output)
-    with progress_bar() as listener:
+    with reading(no_cache=no_cache) as how:
         diagnosis = pipeline.diagnose(
             paths,
             model=model,
@@ -62,8 +61,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
             gpu=gpu,
             context=context,
             sources=source or (),
-            listener=listener,
-            cache=None if no_cache else Cache(),
+            **how,
         )
     with result_stream(output) as stream:
         draw(diagnosis, report_format, stream)

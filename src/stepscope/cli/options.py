@@ -8,9 +8,13 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from stepscope.report import Format
+from stepscope.report import Format, TableFormat
 
 ReportFormat = Annotated[Format, Parameter("--format", help="What to print.")]
+Table = Annotated[TableFormat, Parameter("--format", help="What to print.")]
+TracePath = Annotated[
+    str, Parameter(help="A trace file (JSON, plain, gzip or zstd), a folder that holds one, a URL, or - for stdin.")
+]
 Output = Annotated[Path | None, Parameter("--output", help="Write the result to this file instead of stdout.")]
 Model = Annotated[str | None, Parameter("--model", help="Model preset; it tells which tensor a shape is.")]
 Tp = Annotated[int | None, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
+from stepscope.report import TableFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +78,17 @@ def check_writable(path: Path | None) -> None:
         raise UsageError(f"--output {path}: is a folder; name a file")
     if not has_folder:
         raise UsageError(f"--output {path}: the folder {path.parent} does not exist")
+
+
+def check_terminal(report_format: TableFormat, path: Path | None) -> None:
+    """Refuse to write bytes to a terminal.
+
+    Raises:
+        UsageError: that is where they would go.
+    """
+    to_terminal = path is None and sys.stdout is not None and sys.stdout.isatty()
+    if report_format is TableFormat.PARQUET and to_terminal:
+        raise UsageError("--format parquet is not for a terminal; name a file with --output")
 
 
 def _umask() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -14,6 +14,8 @@ from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from stepscope.pipeline.load import Cache
 
 
 class Terminal:
@@ -52,6 +54,22 @@ def progress_bar() -> Iterator[Terminal]:
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield Terminal(progress)
+
+
+class Reading(TypedDict):
+    """How every command reads traces."""
+
+    listener: Terminal
+    cache: Cache | None
+
+
+@contextmanager
+def reading(*, no_cache: bool) -> Iterator[Reading]:
+    """Read traces with a bar, and from the cache and into it unless told otherwise."""
+    from stepscope.pipeline.load import Cache  # noqa: PLC0415 -- loads polars, which `--help` can do without
+
+    with progress_bar() as listener:
+        yield Reading(listener=listener, cache=None if no_cache else Cache())
 
 
 def warn(sentence: str) -> None:

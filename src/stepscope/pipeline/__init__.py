@@ -1,6 +1,7 @@
 """The diagnosis: the only place that chains the stages.
 
-load → link → steps → health → attribute → cost → whatif → detect → document
+load → link → steps → health → attribute → cost → whatif → detect → document. `ops` and `query` leave the chain after
+cost and after attribute: they list what a trace holds, and judge nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.load import Cache, Listener, Silent, find_traces, is_folder, load
+from stepscope.pipeline.op_groups import list_ops
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.summary import Examined, summarise, together
+from stepscope.pipeline.tables import check_query, run_query
 from stepscope.pipeline.whatif import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import polars as pl
+
     from stepscope.document import Diagnosis
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Steps
     from stepscope.trace import Trace
 
 
@@ -64,6 +71,60 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     for trace in _traces(paths, listener or Silent(), cache):
         parts.append(summarise(len(parts), _examine(len(parts), trace, deployment, gpu, folders), deployment))
     return together(parts)
+
+
+def ops(
+    path: str | Path, *, name: str | None = None, listener: Listener | None = None, cache: Cache | None = None
+) -> pl.DataFrame:
+    """Return what the ops of a trace launched, grouped; `pipeline.op_groups.list_ops` documents the columns.
+
+    Args:
+        path: one trace file, or a folder that holds one.
+        name: a glob of op names; None: the innermost ops, so that every kernel is listed once.
+        listener: told how far reading is, and what makes totals of the trace doubtful.
+        cache: where traces are kept, so that they need not be read again.
+
+    Raises:
+        UsageError: the path does not exist, or the folder holds several files that may be traces.
+        NotATraceError: the file is no trace, or the folder holds none.
+    """
+    listener = listener or Silent()
+    linked, steps = _one_trace(path, listener, cache)
+    found = list_ops(linked, steps, name)
+    if not found.height:
+        nothing = "no GPU work was recorded; a name, such as '*', lists ops without" if name is None else None
+        listener.warns(f"{path}: {nothing or f'no op, and no kernel without an op, is named {name}'}")
+    return found
+
+
+def query(path: str | Path, sql: str, *, listener: Listener | None = None, cache: Cache | None = None) -> pl.DataFrame:
+    """Return the answer to a query over the tables of a trace; `pipeline.tables` documents them.
+
+    Args:
+        path: one trace file, or a folder that holds one.
+        sql: a SELECT, as Polars understands it.
+        listener: told how far reading is, and what makes totals of the trace doubtful.
+        cache: where traces are kept, so that they need not be read again.
+
+    Raises:
+        UsageError: the query is none, or the path does not exist, or the folder holds several files.
+        NotATraceError: the file is no trace, or the folder holds none.
+    """
+    check_query(sql)  # said before any file is read
+    linked, steps = _one_trace(path, listener or Silent(), cache)
+    return run_query(linked, steps, sql)
+
+
+def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tuple[Linked, Steps]:
+    files = find_traces(path)
+    if len(files) > 1:
+        raise UsageError(f"{path}: the folder holds {len(files)} files that may be traces; name one of them")
+    linked = link(load(files[0], listener=listener, cache=cache))
+    steps = find_steps(linked)
+    for warning in check_health(linked, steps, layers=None):
+        if warning.spoils_totals:
+            listener.warns(f"{files[0]}: {warning.message}")
+    return linked, steps
 
 
 def _traces(paths: Sequence[str | Path], listener: Listener, cache: Cache | None) -> Iterator[Trace]:

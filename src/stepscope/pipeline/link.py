@@ -79,12 +79,35 @@ def innermost(thread: Ints, start: Ints, end: Ints, at_thread: Ints, at: Ints) -
     depth = np.arange(order.size) - np.searchsorted(ends, ordered_start, side="right")
     begun = np.searchsorted(ordered_start, at, side="right")
     depth_at = begun - np.searchsorted(ends, at, side="right") - 1
+    return _latest_of_depth(order, depth, depth_at, begun)
 
+
+def parents(thread: Ints, start: Ints, end: Ints) -> Ints:
+    """Return for each interval the row of the innermost other one that holds it, or `NONE`.
+
+    Args:
+        thread: shape [n], the thread of each interval.
+        start: shape [n].
+        end: shape [n]; as `innermost` takes them. Of two that are equal, the first holds the second.
+    """
+    if start.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    known, rank = np.unique(np.concatenate((start, np.maximum(end, start + 1))), return_inverse=True)
+    start, end = np.split(rank + np.concatenate((thread, thread)).astype(np.int64) * known.size, 2)
+    order = np.lexsort((-end, start))
+    depth = np.arange(order.size) - np.searchsorted(np.sort(end), start[order], side="right")
+    found = np.empty(order.size, dtype=np.int64)
+    found[order] = _latest_of_depth(order, depth, depth - 1, np.arange(order.size))
+    return found
+
+
+def _latest_of_depth(order: Ints, depth: Ints, wanted: Ints, before: Ints) -> Ints:
+    """Return the row of the latest interval of each wanted depth among the first so many in order; `NONE` below 0."""
     size = order.size + 1
     keys = depth * size + np.arange(order.size)
     by_key = np.argsort(keys)
-    found = np.searchsorted(keys[by_key], depth_at * size + begun, side="left") - 1
-    return np.where(depth_at < 0, NONE, order[by_key[np.maximum(found, 0)]])
+    found = np.searchsorted(keys[by_key], wanted * size + before, side="left") - 1
+    return np.where(wanted < 0, NONE, order[by_key[np.maximum(found, 0)]])
 
 
 def _launch_of_kernel(trace: Trace) -> Ints:

@@ -84,6 +84,13 @@ class Steps:
         """Return which kernels belong to any of the given steps."""
         return np.isin(self.step_of_kernel, np.asarray(indices, dtype=np.int64))
 
+    def at(self, host_ns: Ints) -> Ints:
+        """Return the index of the step during which the host did something; -1 before the first."""
+        if not self.annotated:
+            return np.full(host_ns.shape, len(self.steps) - 1, dtype=np.int64)
+        starts = np.array([step.host_start_ns for step in self.steps], dtype=np.int64)
+        return np.searchsorted(starts, host_ns, side="right") - 1
+
     def phases(self) -> dict[Phase, list[int]]:
         """Return the indices of the steps of each phase that did GPU work."""
         with_work = set(np.unique(self.step_of_kernel).tolist())

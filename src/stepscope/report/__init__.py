@@ -1,4 +1,4 @@
-"""Renderers of a diagnosis: one file a format, each with `draw(diagnosis, stream)`."""
+"""Renderers of a diagnosis: one file a format, each with `draw(diagnosis, stream)`; in `table`, those of tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ class Format(StrEnum):
     TERMINAL = "terminal"
     JSON = "json"
     MARKDOWN = "markdown"
+
+
+class TableFormat(StrEnum):
+    """What a table is written as."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
 def draw(diagnosis: Diagnosis, report_format: Format, stream: TextIO) -> None:

@@ -67,7 +67,7 @@ def _steps(diagnosis: Diagnosis, step: StepSummary) -> Iterator[str]:
     place = f"{name}: " if name else ""
     yield from ("", f"**{escaped(place + sentences.step_line(step))}**", "")
     rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (step.trace, step.phase)]
-    yield from _table(
+    yield from table(
         ("kernel class", "time a step", "share", "calls a step"),
         (
             (
@@ -87,9 +87,9 @@ def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
         for row in diagnosis.ruled_out
     ]
     if len(diagnosis.traces) == 1:
-        yield from _table(("suspect", "phase", "why"), ((suspect, phase, why) for suspect, phase, _, why in rows))
+        yield from table(("suspect", "phase", "why"), ((suspect, phase, why) for suspect, phase, _, why in rows))
     else:
-        yield from _table(("suspect", "phase", "trace", "why"), ((s, p, name or "", why) for s, p, name, why in rows))
+        yield from table(("suspect", "phase", "trace", "why"), ((s, p, name or "", why) for s, p, name, why in rows))
 
 
 def _finding(diagnosis: Diagnosis, number: int, finding: Finding) -> Iterator[str]:
@@ -102,7 +102,8 @@ def _finding(diagnosis: Diagnosis, number: int, finding: Finding) -> Iterator[st
         yield f"- **{label}**: {escaped(text)}"
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of a table; its header is text that needs no escaping."""
     yield f"| {' | '.join(header)} |"
     yield f"|{'---|' * len(header)}"
     for row in rows:

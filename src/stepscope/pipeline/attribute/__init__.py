@@ -103,7 +103,7 @@ class Attributed:
 
 def attribute(linked: Linked, steps: Steps) -> Attributed:
     """Classify every kernel and group those that do the same work."""
-    class_of_kernel = _classes(linked.kernels.select("name", "kind"))
+    class_of_kernel = classes(linked.kernels.select("name", "kind"))
     duration = linked.kernels["duration_ns"].to_numpy()
     steady = steps.steady_phases()
     phases = [
@@ -114,8 +114,8 @@ def attribute(linked: Linked, steps: Steps) -> Attributed:
     return Attributed(class_of_kernel, tuple(sorted(groups, key=lambda group: -group.time_us_per_step)))
 
 
-def _classes(kernels: pl.DataFrame) -> NDArray[np.str_]:
-    """Return the class of each kernel; a trace has millions of them and a few hundred names."""
+def classes(kernels: pl.DataFrame) -> NDArray[np.str_]:
+    """Return the class of each kernel, by `name` and `kind`; a trace has millions of them and a few hundred names."""
     named = kernels.unique(maintain_order=True)
     pairs = named.select(pl.col("kind", "name").cast(pl.String)).rows()
     classes = np.array([kernel_class(kind, name) for kind, name in pairs], dtype=np.str_)

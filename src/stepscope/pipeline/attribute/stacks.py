@@ -11,7 +11,8 @@ import polars as pl
 if TYPE_CHECKING:
     from stepscope.trace import Trace
 
-_FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$")
+FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$")
+"""What the frame of a Python function is named; frames of modules and built-ins are not."""
 _BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>\w+)\b")
 
 
@@ -44,7 +45,7 @@ def stack_of(trace: Trace, op: int) -> Stack | None:
         "start_ns", "duration_ns", descending=[False, True]
     )
     functions = [
-        (_FUNCTION.match(name), low, low + length)
+        (FUNCTION.match(name), low, low + length)
         for name, low, length in around.select(pl.col("name").cast(pl.String), "start_ns", "duration_ns").iter_rows()
     ]
     named = [(found, low, high) for found, low, high in functions if found]
@@ -80,5 +81,5 @@ def _call_name(name: str) -> str:
     built_in = _BUILT_IN.match(name)
     if built_in:
         return built_in["name"]
-    function = _FUNCTION.match(name)
+    function = FUNCTION.match(name)
     return function["function"] if function else name.removeprefix("aten::")

@@ -1,0 +1,78 @@
+"""The list of ops, as `stepscope ops` prints it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stepscope import units
+from stepscope.report import TableFormat, table
+from stepscope.report.console import console_on
+from stepscope.report.json import write
+from stepscope.report.text import printable, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import TextIO
+
+    import polars as pl
+
+SHOWN = 20
+"""So many groups are shown to a person at a terminal; the other formats have all."""
+
+
+def draw(ops: pl.DataFrame, report_format: TableFormat, stream: TextIO) -> None:
+    """Write the list to a stream."""
+    if report_format is TableFormat.JSON:
+        write({"ops": ops.to_dicts()}, stream)
+    elif report_format is TableFormat.TERMINAL:
+        _draw(ops, stream)
+    else:
+        table.draw(ops, report_format, stream)
+
+
+def _draw(ops: pl.DataFrame, stream: TextIO) -> None:
+    with console_on(stream) as console:
+        for op in ops.head(SHOWN).iter_rows(named=True):
+            head = Text(_cost(op), style="bold")
+            head.append(f"  {shortened(op['name'], 120)}")
+            console.print(head)
+            lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+            lines.add_column(style="dim", no_wrap=True)
+            lines.add_column(overflow="fold")
+            for label, text in _lines(op):
+                lines.add_row(label, Text(text))
+            console.print(Padding(lines, (0, 0, 0, 3)))
+        if not ops.height:
+            console.print("No op launched GPU work.")
+        if ops.height > SHOWN:
+            console.print(f"… {ops.height - SHOWN:,} more of {ops.height:,} rows; --format csv has them all")
+
+
+def _cost(op: Mapping[str, Any]) -> str:
+    if op["calls_per_step"] is None:
+        return f"{units.count(op['calls'])} calls"
+    return f"{units.time(op['time_us_per_step'])} a step, {units.count(op['calls_per_step'])} calls"
+
+
+def _lines(op: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if op["input_shapes"] is not None:
+        types = op["dtypes"] or [None] * len(op["input_shapes"])
+        tensors = [f"{shape} {dtype}" for shape, dtype in zip(op["input_shapes"], types, strict=False) if dtype]
+        yield "inputs", ", ".join(tensors) or "no tensors"
+    if op["kernel"] is None:
+        yield "kernel", "none launched"
+    elif op["kernel"] != op["name"]:
+        yield "kernel", shortened(op["kernel"], 120)
+    if op["grid"] is not None:
+        yield "grid", " × ".join(map(str, op["grid"]))
+    if op["bytes_per_call"] is not None:
+        yield "moves", f"{units.size(op['bytes_per_call'])} a call"
+    if op["parents"]:
+        yield "under", printable(" → ".join(op["parents"]))
+    if op["source"] is not None:
+        yield "source", printable(op["source"])
+    yield "calls", f"{units.count(op['calls'])} in the recording"
