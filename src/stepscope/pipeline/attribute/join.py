@@ -1,0 +1,207 @@
+"""The ops of kernels that a graph replayed, from another trace of the same model: the donor.
+
+A replayed kernel has no op of its own, so no shapes, types or stack. Two kinds of trace can tell them: an *eager twin*,
+whose kernels have ops, and one recorded while the graph was *captured*. There, ROCm's launches have no GPU rows, but
+name their kernels; CUDA's tell no name, but the eager passes that warm up for the capture, in the same file, run the
+same kernels. In both, the donor is a sequence of named kernels with ops, and a replay is lined up with a stretch of it,
+stream by stream: two streams interleave differently each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.pipeline.attribute.align import align, window
+from stepscope.pipeline.link import NONE, find_op_of_launch, link
+from stepscope.pipeline.steps import CAPTURE
+from stepscope.trace import TraceWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.link import Linked
+    from stepscope.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+MIN_ALIGNED = 0.65
+"""Share of the replayed kernels that must line up by name and grid before any is joined.
+
+Traces of one model reach 0.97 and more, also where one of its kernels was exchanged; those of other models on one
+engine, which share fills, copies and norms, up to 0.32. What lines up has the same grid, so its shapes fit even where
+its neighbours were exchanged.
+"""
+MIN_ALIGNED_BY_NAME = 0.95
+"""The same where one side has no grids (ROCm's replays): names alone are also those of another batch size, whose GEMM
+kernels differ and whose shapes would be wrong."""
+GOOD_ALIGNED = 0.95
+"""A smaller share of the replayed kernels' number or time is worth a warning."""
+
+_GRAPH_LAUNCH = "GraphLaunch"
+_GRID = ("grid_x", "grid_y", "grid_z")
+
+
+class JoinMethod(StrEnum):
+    """What kind of trace the ops come from."""
+
+    EAGER_TWIN = "eager-twin"
+    CAPTURE_LAUNCHES = "capture-launches"
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A trace that can tell the ops of another's replayed kernels."""
+
+    trace: Trace
+    method: JoinMethod
+    kernels: pl.DataFrame
+    """`name`, grid, `stream` and `op` (row of `trace.ops`, or null) of its kernels, but for those that a graph replayed.
+
+    They stand in the order in which they ran; after them, in order, those that were captured.
+    """
+
+    @classmethod
+    def of(cls, trace: Trace) -> Donor:
+        """Prepare a trace once for all that it is joined to."""
+        is_capture = trace.launches["name"].cast(pl.String).str.contains(CAPTURE).any()
+        kernels = link(trace).kernels
+        eager = np.delete(np.arange(kernels.height), _replayed(trace, kernels))
+        ran = kernels[eager].filter(pl.col("launch").is_not_null())
+        columns = (pl.col("name").cast(pl.String), *_GRID, "stream", "op")
+        return cls(
+            trace,
+            JoinMethod.CAPTURE_LAUNCHES if is_capture else JoinMethod.EAGER_TWIN,
+            pl.concat([ran.select(columns), _captured(trace)], how="diagonal"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A trace joined to a donor, as far as they agree."""
+
+    linked: Linked
+    method: JoinMethod | None
+    """None where nothing was joined."""
+    aligned: NDArray[np.bool_]
+    """Shape [kernels]: which were found in the donor, also where it has no op for them."""
+    warnings: tuple[TraceWarning, ...] = ()
+
+
+def join(linked: Linked, donor: Donor) -> Joined:
+    """Give the kernels of graph replays the ops of the donor's kernels that they line up with."""
+    replayed = _replayed(linked.trace, linked.kernels)
+    nothing = np.zeros(linked.kernels.height, dtype=np.bool_)
+    if not replayed.size:
+        message = "no graph was replayed here, so --capture-trace has nothing to tell"
+        return Joined(linked, None, nothing, (TraceWarning("capture-trace-unused", message),))
+    with_grid = all(part["grid_x"].is_not_null().any() for part in (linked.kernels[replayed], donor.kernels))
+    found = _find(linked, donor, replayed, ("name", *_GRID) if with_grid else ("name",))
+    aligned = found != NONE
+    duration = linked.kernels["duration_ns"].to_numpy()[replayed]
+    time_share = float(duration[aligned[replayed]].sum() / max(duration.sum(), 1))
+    share = float(aligned[replayed].mean())
+    if share < (MIN_ALIGNED if with_grid else MIN_ALIGNED_BY_NAME):
+        message = (
+            f"{share:.1%} of the replayed kernels line up with those of --capture-trace, so it is of another model or"
+            " batch size: nothing was joined"
+        )
+        return Joined(linked, None, nothing, (TraceWarning("capture-trace-differs", message),))
+    op = np.append(donor.kernels["op"].fill_null(NONE).to_numpy(), NONE)[found]
+    joined = pl.Series("donor_op", op)
+    kernels = linked.kernels.with_columns(joined.set(joined == NONE, None))
+    warnings = tuple(_differences(share, time_share))
+    return Joined(replace(linked, kernels=kernels, donor=donor.trace), donor.method, aligned, warnings)
+
+
+def _differences(share: float, time_share: float) -> Iterator[TraceWarning]:
+    if min(share, time_share) < GOOD_ALIGNED:
+        message = (
+            f"{share:.1%} of the replayed kernels, {time_share:.1%} of their time, line up with those of"
+            " --capture-trace; the others stay without an op"
+        )
+        yield TraceWarning("capture-trace-differs", message)
+
+
+def _captured(trace: Trace) -> pl.DataFrame:
+    """Return the launches that name a kernel and have no GPU row: those into a graph."""
+    launches = trace.launches.with_columns(pl.Series("op", find_op_of_launch(trace)))
+    captured = launches.filter(pl.col("kernel").is_not_null()).join(trace.kernels, on="correlation", how="anti")
+    op = pl.when(pl.col("op") != NONE).then("op").alias("op")
+    return captured.sort("start_ns", maintain_order=True).select(pl.col("kernel").cast(pl.String).alias("name"), op)
+
+
+def _replayed(trace: Trace, kernels: pl.DataFrame) -> Ints:
+    """Return the rows of kernels that a graph launch started, by launch, device and stream, each in order of time."""
+    is_graph = trace.launches["name"].cast(pl.String).str.contains(_GRAPH_LAUNCH)
+    rows = kernels.select("launch", "device", "stream").with_row_index("row")
+    graph = rows.filter(pl.col("launch").is_in(is_graph.arg_true().cast(pl.Int64).implode()))
+    return graph.sort("launch", "device", "stream", "row")["row"].cast(pl.Int64).to_numpy()
+
+
+def _find(linked: Linked, donor: Donor, replayed: Ints, same: Sequence[str]) -> Ints:
+    """Return for each kernel the row of the donor's that it lines up with, or `NONE`; equal replays are done once.
+
+    Args:
+        linked: the trace.
+        donor: the donor.
+        replayed: the kernels to find, by launch and stream.
+        same: the columns in which two kernels must agree to be the same.
+    """
+    kernels = linked.kernels[replayed]
+    codes, donor_codes = _codes(kernels, donor.kernels, same)
+    streams = kernels.select("device", "stream").fill_null(NONE).to_numpy()
+    launch = kernels["launch"].to_numpy()
+    new_stream = np.any(np.diff(streams, axis=0, prepend=streams[:1] - 1) != 0, axis=1)
+    new_replay = np.diff(launch, prepend=launch[0] - 1) != 0
+    replays = np.append(np.flatnonzero(new_replay), replayed.size)
+    found = np.full(linked.kernels.height, NONE, dtype=np.int64)
+    known: dict[tuple[bytes, bytes], Ints] = {}
+    for begin, end in zip(replays[:-1].tolist(), replays[1:].tolist(), strict=True):
+        starts = np.flatnonzero(new_stream[begin:end] | new_replay[begin:end])
+        key = codes[begin:end].tobytes(), starts.tobytes()
+        if key not in known:
+            in_time = np.argsort(replayed[begin:end])
+            known[key] = _match(codes[begin:end], starts, in_time, donor, donor_codes)
+        found[replayed[begin:end]] = known[key]
+    return found
+
+
+def _match(codes: Ints, starts: Ints, in_time: Ints, donor: Donor, donor_codes: Ints) -> Ints:
+    """Return for each kernel of a replay the donor's row, or `NONE`.
+
+    Args:
+        codes: the replay's kernels, stream by stream.
+        starts: where each stream begins.
+        in_time: the order in which they ran.
+        donor: the donor.
+        donor_codes: what its kernels are.
+    """
+    near = window(codes[in_time], donor_codes)
+    streams = donor.kernels["stream"][near].fill_null(NONE).to_numpy()
+    places = [np.flatnonzero(streams == stream) + near.start for stream in np.unique(streams)]
+    matches = np.full(codes.shape, NONE, dtype=np.int64)
+    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), codes.size], strict=True):
+        best = 0
+        for rows in places:
+            here, there = align(codes[begin:end], donor_codes[rows])
+            if here.size > best:
+                best = here.size
+                matches[begin:end] = NONE
+                matches[begin + here] = rows[there]
+    return matches
+
+
+def _codes(kernels: pl.DataFrame, donor: pl.DataFrame, same: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return numbers that are equal where these columns are."""
+    both = pl.concat([kernels.select(pl.col("name").cast(pl.String), *_GRID), donor.select("name", *_GRID)])
+    kinds = both.unique(same, maintain_order=True).select(same).with_row_index("code")
+    codes = both.join(kinds, on=same, how="left", nulls_equal=True, maintain_order="left")["code"]
+    numbers = codes.cast(pl.Int64).to_numpy()
+    return numbers[: kernels.height], numbers[kernels.height :]
