@@ -43,8 +43,8 @@ def window(first: Ints, second: Ints) -> slice:
     if second.size <= first.size + margin or first.size < _GRAM:
         return slice(0, second.size)
     offsets, weights = _votes(*_grams(first, second))
-    if not offsets.size:
-        return slice(0, second.size)
+    if not offsets.size:  # nothing alike, or everything
+        return slice(0, first.size + margin)
     shift = first.size
     votes = np.bincount(offsets + shift, weights, minlength=first.size + second.size + margin)
     total = np.concatenate(([0.0], np.cumsum(votes)))

@@ -45,7 +45,17 @@ GOOD_ALIGNED = 0.95
 """A smaller share of the replayed kernels' number or time is worth a warning."""
 
 _GRAPH_LAUNCH = "GraphLaunch"
+_END_CAPTURE = "StreamEndCapture"
+_MOST_KERNELS = 1 << 14
+"""A replay of more kernels is damage, and would take much memory to line up."""
 _GRID = ("grid_x", "grid_y", "grid_z")
+
+
+_AMBIGUOUS = TraceWarning(
+    "capture-trace-ambiguous",
+    "--capture-trace holds the captures of several graphs, and the replayed kernels have no grid: by name alone they"
+    " may line up with those of another batch size, whose shapes differ",
+)
 
 
 class JoinMethod(StrEnum):
@@ -62,23 +72,27 @@ class Donor:
     trace: Trace
     method: JoinMethod
     kernels: pl.DataFrame
-    """`name`, grid, `stream` and `op` (row of `trace.ops`, or null) of its kernels, but for those that a graph replayed.
+    """`name`, grid, `stream` and `op` (row of `trace.ops`, or null) of its kernels, without what graphs replayed.
 
     They stand in the order in which they ran; after them, in order, those that were captured.
     """
 
+    captures: int
+    """Graphs that were captured while recording."""
+
     @classmethod
     def of(cls, trace: Trace) -> Donor:
         """Prepare a trace once for all that it is joined to."""
-        is_capture = trace.launches["name"].cast(pl.String).str.contains(CAPTURE).any()
+        called = trace.launches["name"].cast(pl.String)
         kernels = link(trace).kernels
         eager = np.delete(np.arange(kernels.height), _replayed(trace, kernels))
         ran = kernels[eager].filter(pl.col("launch").is_not_null())
         columns = (pl.col("name").cast(pl.String), *_GRID, "stream", "op")
         return cls(
             trace,
-            JoinMethod.CAPTURE_LAUNCHES if is_capture else JoinMethod.EAGER_TWIN,
+            JoinMethod.CAPTURE_LAUNCHES if called.str.contains(CAPTURE).any() else JoinMethod.EAGER_TWIN,
             pl.concat([ran.select(columns), _captured(trace)], how="diagonal"),
+            int(called.str.contains(_END_CAPTURE).sum()),
         )
 
 
@@ -116,7 +130,8 @@ def join(linked: Linked, donor: Donor) -> Joined:
     op = np.append(donor.kernels["op"].fill_null(NONE).to_numpy(), NONE)[found]
     joined = pl.Series("donor_op", op)
     kernels = linked.kernels.with_columns(joined.set(joined == NONE, None))
-    warnings = tuple(_differences(share, time_share))
+    is_ambiguous = not with_grid and donor.captures > 1
+    warnings = (*_differences(share, time_share), *([_AMBIGUOUS] if is_ambiguous else []))
     return Joined(replace(linked, kernels=kernels, donor=donor.trace), donor.method, aligned, warnings)
 
 
@@ -167,8 +182,7 @@ def _find(linked: Linked, donor: Donor, replayed: Ints, same: Sequence[str]) -> 
         starts = np.flatnonzero(new_stream[begin:end] | new_replay[begin:end])
         key = codes[begin:end].tobytes(), starts.tobytes()
         if key not in known:
-            in_time = np.argsort(replayed[begin:end])
-            known[key] = _match(codes[begin:end], starts, in_time, donor, donor_codes)
+            known[key] = _match(codes[begin:end], starts, np.argsort(replayed[begin:end]), donor, donor_codes)
         found[replayed[begin:end]] = known[key]
     return found
 
@@ -183,10 +197,12 @@ def _match(codes: Ints, starts: Ints, in_time: Ints, donor: Donor, donor_codes: 
         donor: the donor.
         donor_codes: what its kernels are.
     """
+    matches = np.full(codes.shape, NONE, dtype=np.int64)
+    if codes.size > _MOST_KERNELS:
+        return matches
     near = window(codes[in_time], donor_codes)
     streams = donor.kernels["stream"][near].fill_null(NONE).to_numpy()
     places = [np.flatnonzero(streams == stream) + near.start for stream in np.unique(streams)]
-    matches = np.full(codes.shape, NONE, dtype=np.int64)
     for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), codes.size], strict=True):
         best = 0
         for rows in places:
