@@ -87,11 +87,10 @@ class Donor:
         kernels = link(trace).kernels
         eager = np.delete(np.arange(kernels.height), _replayed(trace, kernels))
         ran = kernels[eager].filter(pl.col("launch").is_not_null())
-        columns = (pl.col("name").cast(pl.String), *_GRID, "stream", "op")
         return cls(
             trace,
             JoinMethod.CAPTURE_LAUNCHES if called.str.contains(CAPTURE).any() else JoinMethod.EAGER_TWIN,
-            pl.concat([ran.select(columns), _captured(trace)], how="diagonal"),
+            pl.concat([ran.select("name", *_GRID, "stream", "op"), _captured(trace)], how="diagonal"),
             int(called.str.contains(_END_CAPTURE).sum()),
         )
 
@@ -139,7 +138,7 @@ def _differences(share: float, time_share: float) -> Iterator[TraceWarning]:
     if min(share, time_share) < GOOD_ALIGNED:
         message = (
             f"{share:.1%} of the replayed kernels, {time_share:.1%} of their time, line up with those of"
-            " --capture-trace; the others stay without an op"
+            " --capture-trace; the others stay without an op, and if its batch size is another, shapes differ"
         )
         yield TraceWarning("capture-trace-differs", message)
 
@@ -149,7 +148,7 @@ def _captured(trace: Trace) -> pl.DataFrame:
     launches = trace.launches.with_columns(pl.Series("op", find_op_of_launch(trace)))
     captured = launches.filter(pl.col("kernel").is_not_null()).join(trace.kernels, on="correlation", how="anti")
     op = pl.when(pl.col("op") != NONE).then("op").alias("op")
-    return captured.sort("start_ns", maintain_order=True).select(pl.col("kernel").cast(pl.String).alias("name"), op)
+    return captured.sort("start_ns", maintain_order=True).select(pl.col("kernel").alias("name"), op)
 
 
 def _replayed(trace: Trace, kernels: pl.DataFrame) -> Ints:
@@ -216,8 +215,8 @@ def _match(codes: Ints, starts: Ints, in_time: Ints, donor: Donor, donor_codes: 
 
 def _codes(kernels: pl.DataFrame, donor: pl.DataFrame, same: Sequence[str]) -> tuple[Ints, Ints]:
     """Return numbers that are equal where these columns are."""
-    both = pl.concat([kernels.select(pl.col("name").cast(pl.String), *_GRID), donor.select("name", *_GRID)])
-    kinds = both.unique(same, maintain_order=True).select(same).with_row_index("code")
+    both = pl.concat([part.select(same) for part in (kernels, donor)])
+    kinds = both.unique(maintain_order=True).with_row_index("code")
     codes = both.join(kinds, on=same, how="left", nulls_equal=True, maintain_order="left")["code"]
     numbers = codes.cast(pl.Int64).to_numpy()
     return numbers[: kernels.height], numbers[kernels.height :]
