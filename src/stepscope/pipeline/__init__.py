@@ -12,7 +12,7 @@ from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
 from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
-from stepscope.pipeline.attribute.join import Donor, join
+from stepscope.pipeline.attribute.join import Donor, join, join_within
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
@@ -66,7 +66,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     parts: list[Diagnosis] = []
     listener = listener or Silent()
-    donor = None if capture_trace is None else Donor.of(load(capture_trace, listener=listener, cache=cache))
+    donor = None if capture_trace is None else Donor.of(link(load(capture_trace, listener=listener, cache=cache)))
     for trace in _traces(paths, listener, cache):
         examined = _examine(len(parts), trace, donor, deployment, gpu, folders)
         parts.append(summarise(len(parts), examined, deployment))
@@ -99,11 +99,11 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
     sources: Sequence[Path],
 ) -> Examined:
     linked = link(trace)
-    joined = None if donor is None else join(linked, donor)
-    linked = linked if joined is None else joined.linked
+    joined = join_within(linked) if donor is None else join(linked, donor)
+    linked = joined.linked
     steps = find_steps(linked)
     warnings = check_health(linked, steps, deployment.spec.num_hidden_layers if deployment.spec else None)
-    warnings += [] if joined is None else joined.warnings
+    warnings += joined.warnings
     attributed = attribute(linked, steps)
     gpu = find_gpu(gpu_name, trace.device_name)
     timeline = Timeline(linked, steps)
@@ -126,7 +126,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
         for phase, indices in steps.steady_phases().items()
     ]
     detected = [detect(case, index) for case in cases]
-    return Examined(linked, steps, warnings, attributed, gpu, cases, detected, joined.method if joined else None)
+    return Examined(linked, steps, warnings, attributed, gpu, cases, detected, joined.method)
 
 
 def _folder(path: str | Path) -> Path:

@@ -15,7 +15,7 @@ from tests.kineto import Kineto
 from stepscope import diagnose, load
 from stepscope.document import Confidence
 from stepscope.errors import UsageError
-from stepscope.pipeline.attribute.join import Donor, Joined, JoinMethod, join
+from stepscope.pipeline.attribute.join import Donor, Joined, JoinMethod, join, join_within
 from stepscope.pipeline.link import link
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def eager(path: Path, *passes: Sequence[tuple[str, float, Sequence[int]]]) -> Tr
 
 
 def joined(trace: Trace, donor: Trace) -> Joined:
-    return join(link(trace), Donor.of(donor))
+    return join(link(trace), Donor.of(link(donor)))
 
 
 def op_names(of: Joined) -> list[str | None]:
@@ -216,6 +216,29 @@ def test_what_a_graph_replayed_in_the_donor_tells_nothing(tmp_path: Path) -> Non
     assert op_names(result) == [expected_op(name) for name, *_ in STEP] * 4
 
 
+def mixed(path: Path, eager_step: Sequence[tuple[str, float, Sequence[int]]]) -> Trace:
+    """Return a trace of an eager step and three replays."""
+    trace = Kineto()
+    at = add_pass(trace, 10, eager_step)
+    for _ in range(3):
+        at = trace.replay(STEP, at=at) + 60
+    return saved(trace, path)
+
+
+def test_eager_steps_of_the_same_trace_tell_the_ops_of_replayed_ones(tmp_path: Path) -> None:
+    result = join_within(link(mixed(tmp_path, STEP)))
+    assert result.method is JoinMethod.EAGER_TWIN
+    assert op_names(result) == [expected_op(name) for name, *_ in STEP] * 4
+    assert result.linked.kernels["donor_op"].null_count() == len(STEP) + 3 * LAYERS
+
+
+def test_eager_steps_of_another_size_tell_nothing(tmp_path: Path) -> None:
+    other = [(name, us, (2, 1, 1) if name == "norm" else grid) for name, us, grid in STEP]
+    linked = link(mixed(tmp_path, other))
+    result = join_within(linked)
+    assert (result.linked, result.method, result.warnings) == (linked, None, ())
+
+
 def test_joined_casts_are_diagnosed_as_if_they_were_linked(tmp_path: Path) -> None:
     replayed(tmp_path)
     graph = (tmp_path / "trace.json").rename(tmp_path / "graph.json")
@@ -286,7 +309,7 @@ def test_every_replayed_kernel_of_a_real_pair_lines_up(
     trace: Path, donor: Path, aligned: float, replayed_kernels: int
 ) -> None:
     linked = link(load(trace))
-    result = join(linked, Donor.of(load(donor)))
+    result = join(linked, Donor.of(link(load(donor))))
     duration = linked.kernels["duration_ns"].to_numpy()
     assert int(result.aligned.sum()) == replayed_kernels
     assert duration[result.aligned].sum() / duration.sum() >= aligned

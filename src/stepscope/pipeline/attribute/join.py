@@ -1,10 +1,10 @@
 """The ops of kernels that a graph replayed, from another trace of the same model: the donor.
 
 A replayed kernel has no op of its own, so no shapes, types or stack. Two kinds of trace can tell them: an *eager twin*,
-whose kernels have ops, and one recorded while the graph was *captured*. There, ROCm's launches have no GPU rows, but
-name their kernels; CUDA's tell no name, but the eager passes that warm up for the capture, in the same file, run the
-same kernels. In both, the donor is a sequence of named kernels with ops, and a replay is lined up with a stretch of it,
-stream by stream: two streams interleave differently each time.
+whose kernels have ops (it may be part of the same trace), and one recorded while the graph was *captured*. There,
+ROCm's launches have no GPU rows, but name their kernels; CUDA's tell no name, but the eager passes that warm up for the
+capture, in the same file, run the same kernels. In both, the donor is a sequence of named kernels with ops, and a
+replay is lined up with a stretch of it, stream by stream: two streams interleave differently each time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.attribute.align import align, window
-from stepscope.pipeline.link import NONE, find_op_of_launch, link
+from stepscope.pipeline.link import NONE, find_op_of_launch
 from stepscope.pipeline.steps import CAPTURE
 from stepscope.trace import TraceWarning
 
@@ -81,10 +81,10 @@ class Donor:
     """Graphs that were captured while recording."""
 
     @classmethod
-    def of(cls, trace: Trace) -> Donor:
+    def of(cls, linked: Linked) -> Donor:
         """Prepare a trace once for all that it is joined to."""
+        trace, kernels = linked.trace, linked.kernels
         called = trace.launches["name"].cast(pl.String)
-        kernels = link(trace).kernels
         eager = np.delete(np.arange(kernels.height), _replayed(trace, kernels))
         ran = kernels[eager].filter(pl.col("launch").is_not_null())
         return cls(
@@ -114,7 +114,7 @@ def join(linked: Linked, donor: Donor) -> Joined:
     if not replayed.size:
         message = "no graph was replayed here, so --capture-trace has nothing to tell"
         return Joined(linked, None, nothing, (TraceWarning("capture-trace-unused", message),))
-    with_grid = all(part["grid_x"].is_not_null().any() for part in (linked.kernels[replayed], donor.kernels))
+    with_grid = all(_has_grids(part) for part in (linked.kernels[replayed], donor.kernels))
     found = _find(linked, donor, replayed, ("name", *_GRID) if with_grid else ("name",))
     aligned = found != NONE
     duration = linked.kernels["duration_ns"].to_numpy()[replayed]
@@ -132,6 +132,27 @@ def join(linked: Linked, donor: Donor) -> Joined:
     is_ambiguous = not with_grid and donor.captures > 1
     warnings = (*_differences(share, time_share), *([_AMBIGUOUS] if is_ambiguous else []))
     return Joined(replace(linked, kernels=kernels, donor=donor.trace), donor.method, aligned, warnings)
+
+
+def join_within(linked: Linked) -> Joined:
+    """Give the kernels of graph replays the ops of eager steps of the same trace, where there are some that agree.
+
+    Nobody said that they do the same, so almost all kernels must line up, and what does not is no warning.
+    """
+    replayed = _replayed(linked.trace, linked.kernels)
+    nothing = Joined(linked, None, np.zeros(linked.kernels.height, dtype=np.bool_))
+    if not replayed.size:
+        return nothing
+    _, sizes = np.unique(linked.kernels["launch"].gather(replayed).to_numpy(), return_counts=True)
+    if linked.kernels.height - replayed.size < GOOD_ALIGNED * sizes.max():
+        return nothing
+    joined = join(linked, Donor.of(linked))
+    return replace(joined, warnings=()) if joined.aligned[replayed].mean() >= GOOD_ALIGNED else nothing
+
+
+def _has_grids(kernels: pl.DataFrame) -> bool:
+    """Whether most kernels have one: of ROCm's, those that a graph replays have none, nor do launches into it."""
+    return kernels["grid_x"].null_count() < kernels.height / 2
 
 
 def _differences(share: float, time_share: float) -> Iterator[TraceWarning]:
