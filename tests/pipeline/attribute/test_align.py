@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.pipeline.attribute.align import align, window
+from stepscope.pipeline.attribute.align import Runs, align
 
 NUMBERS = st.lists(st.integers(0, 5), max_size=40)
 LAYERS = 60
@@ -60,7 +60,7 @@ def test_the_pass_is_found_among_others_whatever_is_inserted_or_missing(
     other = np.where(step < 20, step + 100, step)  # another batch size: other grids in every layer
     changed = np.insert(np.delete(step, sorted(removed)), sorted(inserted), 99)
     second = np.concatenate([*[other] * passes_before, changed, other, other])
-    near = window(step, second)
+    near = Runs(second).window(step)
     here, there = align(step, second[near])
     begin = other.size * passes_before
     assert near.start <= begin
@@ -79,11 +79,15 @@ def test_what_lies_around_the_stretch_takes_no_part() -> None:
 @pytest.mark.parametrize("second", [[], [9, 9, 9, 9, 9], [9] * 5000])
 def test_nothing_in_common_is_no_pair(second: list[int]) -> None:
     first, other = model_step(), np.array(second, dtype=np.int64)
-    here, there = align(first, other[window(first, other)])
+    here, there = align(first, other[Runs(other).window(first)])
     assert (here.size, there.size) == (0, 0)
 
 
 def test_thousands_of_equal_numbers_line_up() -> None:
     first, second = np.ones(3000, dtype=np.int64), np.ones(9000, dtype=np.int64)
-    here, _ = align(first, second[window(first, second)])
+    here, _ = align(first, second[Runs(second).window(first)])
     assert here.size == 3000
+
+
+def test_a_few_numbers_could_lie_anywhere() -> None:
+    assert Runs(model_step()).window(np.array([1, 2, 3])) == slice(0, 0)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_GRAM = 4
-"""Length of the runs that vote for where a window lies."""
-_MOST_VOTES = 1 << 20
+_RUN = 4
+"""Numbers in a run that votes for where a window lies."""
+_PRIME = np.uint64(1_099_511_628_211)
+_MOST_VOTES = 1 << 18
 _LEAST_MARGIN = 64
 
 
@@ -33,24 +34,56 @@ def align(first: Ints, second: Ints) -> tuple[Ints, Ints]:
     return first.size - 1 - back_first[::-1], end - 1 - back_second[::-1]
 
 
-def window(first: Ints, second: Ints) -> slice:
-    """Return the stretch of `second` that lines up with `first` best, with a margin on both sides.
+class Runs:
+    """The runs of four numbers in a long sequence, sorted once, so that shorter sequences can be looked for in it."""
 
-    Runs of four equal numbers vote for the offset between the sequences, the rarest runs first: what occurs once in a
-    step tells more than what every layer repeats. Insertions spread the votes, so those of near offsets are added up.
-    """
-    margin = max(_LEAST_MARGIN, first.size // 4)
-    if second.size <= first.size + margin or first.size < _GRAM:
-        return slice(0, second.size)
-    offsets, weights = _votes(*_grams(first, second))
-    if not offsets.size:  # nothing alike, or everything
-        return slice(0, first.size + margin)
-    shift = first.size
-    votes = np.bincount(offsets + shift, weights, minlength=first.size + second.size + margin)
-    total = np.concatenate(([0.0], np.cumsum(votes)))
-    near = total[margin:] - total[:-margin]
-    low = int(np.argmax(near)) - shift
-    return slice(max(low - margin // 2, 0), min(low + margin + first.size + margin // 2, second.size))
+    def __init__(self, sequence: Ints) -> None:
+        self._size = sequence.size
+        hashes = _hashes(sequence)
+        self._order = np.argsort(hashes, kind="stable")
+        self._sorted = hashes[self._order]
+
+    def window(self, first: Ints) -> slice:
+        """Return the stretch that lines up with `first` best, with a margin on both sides; empty where none does.
+
+        Equal runs vote for the offset between the sequences, the rarest first: what occurs once in a step tells more
+        than what every layer repeats. Insertions spread the votes, so those of near offsets are added up. A sequence
+        shorter than a run could lie anywhere, so it is not found.
+        """
+        margin = max(_LEAST_MARGIN, first.size // 4)
+        if first.size < _RUN:
+            return slice(0, 0)
+        if self._size <= first.size + margin:
+            return slice(0, self._size)
+        offsets, weights = self._votes(_hashes(first))
+        if not offsets.size:  # nothing alike, or everything
+            return slice(0, first.size + margin)
+        by_offset = np.argsort(offsets)
+        offsets = offsets[by_offset]
+        total = np.concatenate(([0.0], np.cumsum(weights[by_offset])))
+        near = total[np.searchsorted(offsets, offsets + margin)] - total[:-1]
+        low = int(offsets[np.argmax(near)])
+        return slice(max(low - margin // 2, 0), min(low + margin + first.size + margin // 2, self._size))
+
+    def _votes(self, hashes: NDArray[np.uint64]) -> tuple[Ints, NDArray[np.float64]]:
+        """Return offsets at which equal runs lie, and the weight of each: every run of `first` has one vote in all."""
+        starts = np.searchsorted(self._sorted, hashes)
+        repeats = np.searchsorted(self._sorted, hashes, side="right") - starts
+        by_rarity = np.argsort(repeats, kind="stable")
+        here = by_rarity[np.cumsum(repeats[by_rarity]) <= _MOST_VOTES]
+        starts, repeats = starts[here], repeats[here]
+        within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        there = self._order[np.repeat(starts, repeats) + within]
+        return there - np.repeat(here, repeats), 1.0 / np.repeat(repeats, repeats)
+
+
+def _hashes(sequence: Ints) -> NDArray[np.uint64]:
+    """Return a number for the run that begins at each position; a rare collision only costs a stray vote."""
+    size = max(sequence.size - _RUN + 1, 0)
+    hashes = np.zeros(size, dtype=np.uint64)
+    for place in range(_RUN):
+        hashes = hashes * _PRIME + sequence[place : place + size].astype(np.uint64)
+    return hashes
 
 
 def _common(first: Ints, second: Ints) -> tuple[Ints, Ints]:
@@ -78,32 +111,3 @@ def _common(first: Ints, second: Ints) -> tuple[Ints, Ints]:
             pairs.append((i, j))
     found = np.array(pairs[::-1], dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
-
-
-def _grams(first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """Return numbers for the runs that begin at each position, equal where the runs are."""
-    runs = np.concatenate([np.lib.stride_tricks.sliding_window_view(part, _GRAM) for part in (first, second)])
-    codes = np.zeros(len(runs), dtype=np.int64)
-    for column in range(_GRAM):
-        _, own = np.unique(runs[:, column], return_inverse=True)
-        _, codes = np.unique(codes * (own.max() + 1) + own, return_inverse=True)
-    split = first.size - _GRAM + 1
-    return codes[:split], codes[split:]
-
-
-def _votes(first: Ints, second: Ints) -> tuple[Ints, NDArray[np.float64]]:
-    """Return offsets at which equal runs lie, and the weight of each: every run has one vote in all."""
-    count = int(max(first.max(), second.max())) + 1
-    in_first, in_second = np.bincount(first, minlength=count), np.bincount(second, minlength=count)
-    pairs = in_first * in_second
-    by_rarity = np.argsort(pairs, kind="stable")
-    affordable = np.zeros(count, dtype=np.bool_)
-    affordable[by_rarity] = np.cumsum(pairs[by_rarity]) <= _MOST_VOTES
-    places = np.flatnonzero(affordable[first])
-    order = np.argsort(second, kind="stable")
-    starts = np.searchsorted(second[order], first[places])
-    repeats = in_second[first[places]]
-    within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    there = order[np.repeat(starts, repeats) + within]
-    here = np.repeat(places, repeats)
-    return there - here, 1.0 / pairs[first[here]]

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stepscope.pipeline.attribute.align import align, window
+from stepscope.pipeline.attribute.align import Runs, align
 from stepscope.pipeline.link import NONE, find_op_of_launch
 from stepscope.pipeline.steps import CAPTURE
 from stepscope.trace import TraceWarning
@@ -191,6 +191,7 @@ def _find(linked: Linked, donor: Donor, replayed: Ints, same: Sequence[str]) -> 
     """
     kernels = linked.kernels[replayed]
     codes, donor_codes = _codes(kernels, donor.kernels, same)
+    there = _There(donor_codes, donor.kernels["stream"].fill_null(NONE).to_numpy(), Runs(donor_codes))
     streams = kernels.select("device", "stream").fill_null(NONE).to_numpy()
     launch = kernels["launch"].to_numpy()
     new_stream = np.any(np.diff(streams, axis=0, prepend=streams[:1] - 1) != 0, axis=1)
@@ -202,31 +203,38 @@ def _find(linked: Linked, donor: Donor, replayed: Ints, same: Sequence[str]) -> 
         starts = np.flatnonzero(new_stream[begin:end] | new_replay[begin:end])
         key = codes[begin:end].tobytes(), starts.tobytes()
         if key not in known:
-            known[key] = _match(codes[begin:end], starts, np.argsort(replayed[begin:end]), donor, donor_codes)
+            known[key] = _match(codes[begin:end], starts, np.argsort(replayed[begin:end]), there)
         found[replayed[begin:end]] = known[key]
     return found
 
 
-def _match(codes: Ints, starts: Ints, in_time: Ints, donor: Donor, donor_codes: Ints) -> Ints:
+class _There(NamedTuple):
+    """The donor's kernels, in order."""
+
+    codes: Ints
+    stream: Ints
+    runs: Runs
+
+
+def _match(codes: Ints, starts: Ints, in_time: Ints, donor: _There) -> Ints:
     """Return for each kernel of a replay the donor's row, or `NONE`.
 
     Args:
         codes: the replay's kernels, stream by stream.
         starts: where each stream begins.
         in_time: the order in which they ran.
-        donor: the donor.
-        donor_codes: what its kernels are.
+        donor: the donor's kernels.
     """
     matches = np.full(codes.shape, NONE, dtype=np.int64)
     if codes.size > _MOST_KERNELS:
         return matches
-    near = window(codes[in_time], donor_codes)
-    streams = donor.kernels["stream"][near].fill_null(NONE).to_numpy()
+    near = donor.runs.window(codes[in_time])
+    streams = donor.stream[near]
     places = [np.flatnonzero(streams == stream) + near.start for stream in np.unique(streams)]
     for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), codes.size], strict=True):
         best = 0
         for rows in places:
-            here, there = align(codes[begin:end], donor_codes[rows])
+            here, there = align(codes[begin:end], donor.codes[rows])
             if here.size > best:
                 best = here.size
                 matches[begin:end] = NONE
