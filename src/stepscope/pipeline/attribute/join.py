@@ -35,8 +35,8 @@ MIN_ALIGNED = 0.65
 """Share of the replayed kernels that must line up by name and grid before any is joined.
 
 Traces of one model reach 0.97 and more, also where one of its kernels was exchanged; those of other models on one
-engine, which share fills, copies and norms, up to 0.32. What lines up has the same grid, so its shapes fit even where
-its neighbours were exchanged.
+engine, which share fills, copies and norms, up to 0.32. What lines up ran with the same grid, so its shapes mostly
+fit even where its neighbours were exchanged; not always, which is why a share below `GOOD_ALIGNED` is said.
 """
 MIN_ALIGNED_BY_NAME = 0.95
 """The same where one side has no grids (ROCm's replays): names alone are also those of another batch size, whose GEMM
@@ -49,8 +49,6 @@ _END_CAPTURE = "StreamEndCapture"
 _MOST_KERNELS = 1 << 14
 """A replay of more kernels is damage, and would take much memory to line up."""
 _GRID = ("grid_x", "grid_y", "grid_z")
-
-
 _AMBIGUOUS = TraceWarning(
     "capture-trace-ambiguous",
     "--capture-trace holds the captures of several graphs, and the replayed kernels have no grid: by name alone they"
