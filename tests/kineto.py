@@ -93,13 +93,20 @@ class Kineto:
         name: str = "cudaLaunchKernel",
         category: str = "cuda_runtime",
         correlation: int | None = None,
+        kernel: str | None = None,
         tid: int = MAIN,
     ) -> int:
-        """Add a runtime call and return its correlation: a new one, unless it is given."""
+        """Add a runtime call and return its correlation: a new one, unless it is given.
+
+        ROCm's launches name their `kernel`.
+        """
         if correlation is None:
             self._correlation += 1
             correlation = self._correlation
-        self.span(category, name, start, duration, tid=tid, args={"correlation": correlation})
+        args: dict[str, Any] = {"correlation": correlation}
+        if kernel is not None:
+            args["kernel"] = kernel
+        self.span(category, name, start, duration, tid=tid, args=args)
         return correlation
 
     def kernel(

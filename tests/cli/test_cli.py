@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
+from tests.decode_steps import Work, eager, graphed
 from tests.kineto import Kineto
 from tests.samples_of_trouble import HOSTILE, pool_cast
 
@@ -244,6 +245,18 @@ class TestOutput:
         assert code == 0
         assert run(*command, "--output", tmp_path / "out") == (0, "", "")
         assert (tmp_path / "out").read_text() == printed != ""
+
+
+def test_a_capture_trace_tells_the_shapes_of_a_graph(tmp_path: Path, run: Callable[..., Result]) -> None:
+    step = [Work(f"kernel_{number}", 5.0, "aten::mm", [[1, 8]], ["c10::BFloat16"]) for number in range(20)]
+    graph = graphed([step] * 4).save(tmp_path / "graph.json")
+    twin = eager([step, step]).save(tmp_path / "eager.json")
+    alone, joined = (
+        json.loads(run("diagnose", graph, *options, "--format", "json")[1])["traces"][0]["attribution"]
+        for options in ([], ["--capture-trace", twin])
+    )
+    assert (alone["with_op"], alone["join_method"]) == (0.0, None)
+    assert (joined["with_op"], joined["joined"], joined["join_method"]) == (1.0, 1.0, "eager-twin")
 
 
 def test_rules_and_explain_agree(run: Callable[..., Result]) -> None:

@@ -43,6 +43,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
     gpu: options.GpuName = None,
     context: options.Context = None,
     source: options.Sources = None,
+    capture_trace: options.CaptureTrace = None,
     fail_on: options.FailOn = None,
     report_format: options.ReportFormat = Format.TERMINAL,
     output: options.Output = None,
@@ -61,6 +62,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
             gpu=gpu,
             context=context,
             sources=source or (),
+            capture_trace=capture_trace,
             **how,
         )
     with result_stream(output) as stream:

@@ -26,6 +26,13 @@ Sources = Annotated[
         "--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."
     ),
 ]
+CaptureTrace = Annotated[
+    str | None,
+    Parameter(
+        "--capture-trace",
+        help="Trace of the graph's capture, or of the same steps run eagerly: tells what the graph's kernels compute.",
+    ),
+]
 FailOn = Annotated[
     Literal["critical", "major", "minor"] | None,
     Parameter("--fail-on", help="Exit with 1 if a finding is at least this severe."),

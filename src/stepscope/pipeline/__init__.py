@@ -13,6 +13,7 @@ from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
 from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
+from stepscope.pipeline.attribute.join import Donor, join, join_within
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
@@ -43,6 +44,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     gpu: str | None = None,
     context: int | None = None,
     sources: Sequence[str | Path] = (),
+    capture_trace: str | Path | None = None,
     listener: Listener | None = None,
     cache: Cache | None = None,
 ) -> Diagnosis:
@@ -55,6 +57,8 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
         gpu: a GPU's name; None: the one that the trace recorded.
         context: live tokens of a request.
         sources: folders in which the recorded source files are looked for.
+        capture_trace: a trace of the graph's capture, or of the same steps run eagerly; it tells the ops, shapes and
+            stacks of the kernels that graphs replay in the traces.
         listener: told how far reading is, and what was left out.
         cache: where traces are kept, so that they need not be read again.
 
@@ -68,8 +72,11 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     parts: list[Diagnosis] = []
-    for trace in _traces(paths, listener or Silent(), cache):
-        parts.append(summarise(len(parts), _examine(len(parts), trace, deployment, gpu, folders), deployment))
+    listener = listener or Silent()
+    donor = None if capture_trace is None else Donor.of(link(load(capture_trace, listener=listener, cache=cache)))
+    for trace in _traces(paths, listener, cache):
+        examined = _examine(len(parts), trace, donor, deployment, gpu, folders)
+        parts.append(summarise(len(parts), examined, deployment))
     return together(parts)
 
 
@@ -144,12 +151,20 @@ def _traces(paths: Sequence[str | Path], listener: Listener, cache: Cache | None
             raise NotATraceError(f"{path}: the folder holds no trace, only other JSON files ({passed_over})")
 
 
-def _examine(
-    index: int, trace: Trace, deployment: Deployment, gpu_name: str | None, sources: Sequence[Path]
+def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
+    index: int,
+    trace: Trace,
+    donor: Donor | None,
+    deployment: Deployment,
+    gpu_name: str | None,
+    sources: Sequence[Path],
 ) -> Examined:
     linked = link(trace)
+    joined = join_within(linked) if donor is None else join(linked, donor)
+    linked = joined.linked
     steps = find_steps(linked)
     warnings = check_health(linked, steps, deployment.spec.num_hidden_layers if deployment.spec else None)
+    warnings += joined.warnings
     attributed = attribute(linked, steps)
     gpu = find_gpu(gpu_name, trace.device_name)
     timeline = Timeline(linked, steps)
@@ -172,7 +187,7 @@ def _examine(
         for phase, indices in steps.steady_phases().items()
     ]
     detected = [detect(case, index) for case in cases]
-    return Examined(linked, steps, warnings, attributed, gpu, cases, detected)
+    return Examined(linked, steps, warnings, attributed, gpu, cases, detected, joined.method)
 
 
 def _folder(path: str | Path) -> Path:

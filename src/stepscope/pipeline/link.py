@@ -23,33 +23,64 @@ NONE = -1
 """Row index that stands for "no row" inside arrays; in tables it is null."""
 
 
+_OP_FACTS = ("op_name", "input_dims", "input_types")
+
+
 @dataclass(frozen=True, slots=True)
 class Linked:
     """A trace whose kernels know their launch and their op."""
 
     trace: Trace
     kernels: pl.DataFrame
-    """`trace.kernels` and the columns `launch` and `op`: row numbers in `trace.launches` and `trace.ops`, or null."""
+    """`trace.kernels` and the columns `launch`, `op` and `donor_op`.
+
+    They are row numbers in `trace.launches`, `trace.ops` and `donor.ops`, or null.
+    """
+    donor: Trace | None = None
+    """Another trace of the same model, which tells the ops of kernels that a graph replayed here; None without one."""
+
+    def op_of(self, row: int) -> tuple[Trace, int] | None:
+        """Return the trace that tells a kernel's op, and the row in its `ops`; None where no op is known."""
+        op, donor_op = self.kernels.select("op", "donor_op").row(row)
+        if self.donor is not None and donor_op is not None:
+            return self.donor, donor_op
+        return None if op is None else (self.trace, op)
+
+    def with_op_facts(self, kernels: pl.DataFrame) -> pl.DataFrame:
+        """Return some of the kernels with the columns `op_name`, `input_dims` and `input_types` of their ops."""
+        known = kernels.join(_op_facts(self.trace, "op"), on="op", how="left", maintain_order="left")
+        if self.donor is None:
+            return known
+        donated = kernels.join(_op_facts(self.donor, "donor_op"), on="donor_op", how="left", maintain_order="left")
+        is_joined = kernels["donor_op"].is_not_null()
+        return known.with_columns(donated[fact].zip_with(is_joined, known[fact]) for fact in _OP_FACTS)
 
 
 def link(trace: Trace) -> Linked:
     """Find each kernel's launch (same correlation) and the innermost op that encloses that launch on its thread."""
     launch = _launch_of_kernel(trace)
-    op_of_launch = innermost(
-        trace.ops["thread"].to_numpy(),
-        trace.ops["start_ns"].to_numpy(),
-        (trace.ops["start_ns"] + trace.ops["duration_ns"]).to_numpy(),
-        trace.launches["thread"].to_numpy(),
-        trace.launches["start_ns"].to_numpy(),
-    )
+    op_of_launch = find_op_of_launch(trace)
     op = np.where(launch == NONE, NONE, op_of_launch[launch]) if op_of_launch.size else np.full_like(launch, NONE)
-    kernels = trace.kernels.with_columns(_row_numbers("launch", launch), _row_numbers("op", op))
+    kernels = trace.kernels.with_columns(
+        _row_numbers("launch", launch), _row_numbers("op", op), pl.lit(None, pl.Int64).alias("donor_op")
+    )
     if trace.launches.height:  # some versions of ROCm tell the bytes of a copy on the host's row only
         told = trace.launches["bytes"].gather(kernels["launch"].fill_null(0))
         own = pl.col("kind") != "kernel"
         known = pl.col("bytes").fill_null(pl.when(own & pl.col("launch").is_not_null()).then(told))
         kernels = kernels.with_columns(known)
     return Linked(trace, kernels)
+
+
+def find_op_of_launch(trace: Trace) -> Ints:
+    """Return for each launch the row of the innermost op that encloses it on its thread, or `NONE`."""
+    return innermost(
+        trace.ops["thread"].to_numpy(),
+        trace.ops["start_ns"].to_numpy(),
+        (trace.ops["start_ns"] + trace.ops["duration_ns"]).to_numpy(),
+        trace.launches["thread"].to_numpy(),
+        trace.launches["start_ns"].to_numpy(),
+    )
 
 
 def innermost(thread: Ints, start: Ints, end: Ints, at_thread: Ints, at: Ints) -> Ints:
@@ -115,6 +146,11 @@ def _launch_of_kernel(trace: Trace) -> Ints:
     unique = launches.unique("correlation", keep="first")
     joined = trace.kernels.select("correlation").join(unique, on="correlation", how="left", maintain_order="left")
     return joined["launch"].cast(pl.Int64).fill_null(NONE).to_numpy()
+
+
+def _op_facts(trace: Trace, row: str) -> pl.DataFrame:
+    ops = trace.ops.select(pl.col("name").alias("op_name"), "input_dims", "input_types")
+    return ops.with_row_index(row).with_columns(pl.col(row).cast(pl.Int64))
 
 
 def _row_numbers(name: str, rows: Ints) -> pl.Series:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stepscope.hardware import Gpu
     from stepscope.model import Deployment
     from stepscope.pipeline.attribute import Attributed
+    from stepscope.pipeline.attribute.join import JoinMethod
     from stepscope.pipeline.detect import Detected
     from stepscope.pipeline.detect.rule import Case
     from stepscope.pipeline.link import Linked
@@ -46,6 +47,8 @@ class Examined:
     gpu: Gpu | None
     cases: Sequence[Case]
     detected: Sequence[Detected]
+    join_method: JoinMethod | None
+    """How ops of another trace were joined; None where none were."""
 
     @property
     def complete(self) -> bool:
@@ -112,11 +115,13 @@ def _attribution(examined: Examined) -> document.Attribution:
     for group in examined.attributed.groups:
         if group.moved is not None and group.moved.shape is None:
             read_off_grid[group.rows] = True
+    joined = kernels["donor_op"].is_not_null().to_numpy()
+    by_join = examined.join_method is not None
     return document.Attribution(
         with_launch=share(kernels["launch"].is_not_null().to_numpy()),
-        with_op=share(kernels["op"].is_not_null().to_numpy()),
-        joined=share(read_off_grid),
-        join_method=_GRID if read_off_grid.any() else None,
+        with_op=share(kernels["op"].is_not_null().to_numpy() | joined),
+        joined=share(joined if by_join else read_off_grid),
+        join_method=examined.join_method or (_GRID if read_off_grid.any() else None),
         outside_steps_us=intervals.covered(start[outside], (start + duration)[outside]) / 1e3,
         unclassified=share(examined.attributed.class_of_kernel == UNCLASSIFIED),
     )

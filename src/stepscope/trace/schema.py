@@ -56,6 +56,7 @@ LAUNCHES: Mapping[str, Column] = {
     "bytes": Column(
         pl.Int64, "bytes that a copy or set moves", unit="B", null="another call, or told on the GPU's row"
     ),
+    "kernel": Column(pl.Categorical(), "name of the kernel that ROCm was asked to run", null="CUDA, or another call"),
 }
 """Runtime and driver calls on the host, sorted by start: launches, copies, synchronisations and the rest."""
 

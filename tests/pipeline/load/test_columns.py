@@ -252,3 +252,11 @@ def test_bad_events_among_good_ones_are_counted_and_the_good_ones_kept_together(
     columns.take_each([good % n if n % 2 else b'{"ph": "X", "name": "\\x"}' for n in range(1, 2001)])
     assert (columns.event_count, columns.rejected) == (1000, 1000)
     assert columns.tables()["kernels"]["start_ns"].to_list() == [n * 1000 for n in range(0, 2000, 2)]
+
+
+def test_rocm_s_launches_keep_the_name_of_their_kernel(tmp_path: Path) -> None:
+    names: list[Any] = ["gemm", None, 7, ["odd"], {"odd": 1}]
+    rows = [span("cuda_runtime", name="hipLaunchKernel", args={"correlation": 1, "kernel": name}) for name in names]
+    trace = load_events(tmp_path, *rows, span("cuda_runtime", name="cudaLaunchKernel", args={"correlation": 2}))
+    assert trace.launches["kernel"].to_list() == ["gemm", None, None, None, None, None]
+    assert trace.warnings == ()

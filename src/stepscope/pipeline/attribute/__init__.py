@@ -136,9 +136,8 @@ class _Phase:
 
 
 def _groups(linked: Linked, steps: Steps, of: _Phase) -> list[WorkGroup]:
-    ops = linked.trace.ops.select(pl.col("name").alias("op_name"), "input_dims", "input_types").with_row_index("op")
-    kernels = linked.kernels.with_row_index("row").with_columns(pl.col("op").cast(pl.UInt32))
-    chosen = kernels.filter(pl.Series(steps.rows(of.indices))).join(ops, on="op", how="left", maintain_order="left")
+    of_phase = linked.kernels.with_row_index("row").filter(pl.Series(steps.rows(of.indices)))
+    chosen = linked.with_op_facts(of_phase)
     table = chosen.group_by(_SAME_WORK, maintain_order=True).agg("row")
     text = pl.col("name", "op_name", "input_dims", "input_types").cast(pl.String)
     return [_group(of, work, rows) for *work, rows in table.with_columns(text).rows()]

@@ -33,8 +33,8 @@ class Origin:
     """Where a group of work comes from in the user's code."""
 
     def __init__(self, case: Case, group: WorkGroup) -> None:
-        op = case.linked.kernels["op"][int(group.rows[0])]
-        self.stack: Stack | None = stack_of(case.linked.trace, op) if op is not None else None
+        op = case.linked.op_of(int(group.rows[0]))
+        self.stack: Stack | None = stack_of(*op) if op is not None else None
         self.statement: Statement | None = find_statement(self.stack, case.sources) if self.stack else None
 
     @property

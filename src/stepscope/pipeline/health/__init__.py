@@ -64,9 +64,9 @@ def has_stacks(linked: Linked) -> bool:
 
 
 def has_shapes(linked: Linked) -> bool:
-    """Whether any op has the shapes of its inputs."""
-    dims = linked.trace.ops["input_dims"]
-    return bool(dims.null_count() < dims.len())
+    """Whether any op has the shapes of its inputs, here or in the trace that was joined."""
+    traces = (linked.trace,) if linked.donor is None else (linked.trace, linked.donor)
+    return any(bool(trace.ops["input_dims"].is_not_null().any()) for trace in traces)
 
 
 def _steps(linked: Linked, steps: Steps, layers: int | None) -> Iterator[TraceWarning]:
@@ -114,7 +114,7 @@ def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
         yield TraceWarning("stacks-slow-host", message)
         if not _has_modules(linked):
             yield TraceWarning("no-modules", "modules were not recorded (with_modules=True records them)")
-    else:
+    elif linked.donor is None or not linked.donor.frames.height:
         yield TraceWarning("no-stacks", "Python stacks were not recorded (with_stack=True records them)")
     overlapping = _overlaps(linked)
     if overlapping:

@@ -144,6 +144,7 @@ class Columns:
             data["correlation"] = _integers([a.correlation for a in args])
         if table == "launches":
             data["bytes"] = _integers([a.size if a.bytes is None else a.bytes for a in args])
+            data["kernel"] = [a.kernel if type(a.kernel) is str else None for a in args]
         if table == "kernels":
             data |= _kernel_arguments(args)
         if table == "ops":

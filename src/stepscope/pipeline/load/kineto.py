@@ -31,6 +31,8 @@ class Args(msgspec.Struct, gc=False):
     bytes: Int64 | str | None = None
     size: Int64 | str | None = None
     """What ROCm 6.2 called the bytes of a copy, on the runtime's row only."""
+    kernel: Any = None
+    """The kernel's name on ROCm's launches; of no certain type, so that an odd one costs no event."""
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOT_RECORDED)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOT_RECORDED)
 

@@ -80,7 +80,8 @@ LIVE_TOKENS_UNKNOWN = Unchecked(
 )
 NO_STACKS = Unchecked(
     "which line of code makes the cast: no Python stacks around it",
-    "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True; then pass --source DIR",
+    "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True, and pass it as --capture-trace; then"
+    " --source DIR",
 )
 NO_SOURCE = Unchecked(
     "which statement makes the cast: the stack names the function, and the line on which it begins",
