@@ -168,7 +168,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
     attributed = attribute(linked, steps)
     gpu = find_gpu(gpu_name, trace.device_name)
     timeline = Timeline(linked, steps)
-    stacks = has_stacks(linked)
+    stacks, complete = has_stacks(linked), is_complete(warnings)
     cases = [
         Case(
             phase=phase,
@@ -182,12 +182,12 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
             gpu=gpu,
             sources=sources,
             has_stacks=stacks,
-            complete=is_complete(warnings),
+            complete=complete,
         )
         for phase, indices in steps.steady_phases().items()
     ]
     detected = [detect(case, index) for case in cases]
-    return Examined(linked, steps, warnings, attributed, gpu, cases, detected, joined.method)
+    return Examined(linked, steps, warnings, attributed, gpu, cases, detected, joined.method, complete)
 
 
 def _folder(path: str | Path) -> Path:

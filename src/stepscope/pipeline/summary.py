@@ -13,7 +13,6 @@ from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
-from stepscope.pipeline.health import is_complete
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -49,23 +48,21 @@ class Examined:
     detected: Sequence[Detected]
     join_method: JoinMethod | None
     """How ops of another trace were joined; None where none were."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether idle time and totals can be believed."""
-        return is_complete(self.warnings)
+    complete: bool
+    """Whether idle time and totals can be believed."""
 
 
 def summarise(index: int, examined: Examined, deployment: Deployment) -> document.Diagnosis:
     """Return the document of one trace, which stands at `index` among those that are diagnosed together."""
+    breakdown = [row for case in examined.cases for row in _breakdown(index, examined, case)]
     return document.Diagnosis(
         traces=[_trace_info(examined)],
         model=_model(deployment),
         hardware=_hardware(examined.gpu),
         steps=[_step_summary(index, examined, case) for case in examined.cases],
-        breakdown=[row for case in examined.cases for row in _breakdown(index, examined, case)],
+        breakdown=breakdown,
         findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
-        ruled_out=list(_ruled_out(index, examined)),
+        ruled_out=list(_ruled_out(index, examined, breakdown)),
         could_not_check=list(dict.fromkeys(_could_not_check(index, examined))),  # phases often lack the same
     )
 
@@ -178,9 +175,9 @@ def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, fl
     return times
 
 
-def _ruled_out(index: int, examined: Examined) -> Iterator[document.RuledOut]:
+def _ruled_out(index: int, examined: Examined, breakdown: Sequence[document.ClassTime]) -> Iterator[document.RuledOut]:
     for case, detected in zip(examined.cases, examined.detected, strict=True):
-        times = {kernel_class: time_us for kernel_class, (time_us, _) in _class_times(examined, case).items()}
+        times = {row.kernel_class: row.time_us_per_step for row in breakdown if row.phase == case.phase}
         yield from rule_out(case, index, times, {finding.rule for finding in detected.findings})
 
 
