@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.samples_of_trouble import pool_cast
 
 from stepscope import cli
 
@@ -28,3 +29,8 @@ def run_fixture(
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(name="trace", scope="module")
+def trace_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pool_cast().save(tmp_path_factory.mktemp("trace") / "trace.json.gz")
