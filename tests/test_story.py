@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.hardware import find_gpu
-from stepscope.model import Deployment, kv_pool_layout, load_preset, match_elements, match_weight
+from stepscope.model import Deployment, match_elements, match_weight
 from stepscope.pipeline.cost import Transfer
 
 SLOTS = 495_552
@@ -28,14 +28,14 @@ def weight_elements(name: str) -> int:
 
 
 def test_the_pool_has_a_row_of_576_and_285_million_elements() -> None:
-    assert kv_pool_layout(load_preset("glm-5")).row == 576
+    assert GLM_5.kv_pool.row == 576
     assert CAST.elements == 285_437_952
     assert GLM_5.kv_pool.describe(SLOTS) == "KV pool, 495,552 slots × (512 latent + 64 rope)"
 
 
 def test_every_layer_casts_its_pool_once_a_step() -> None:
     assert GLM_5.spec is not None
-    assert CASTS / STEPS == GLM_5.spec.num_hidden_layers == 78
+    assert CASTS / STEPS == len(GLM_5.spec.layers) == 78
 
 
 def test_the_casts_move_66_8_gb_a_step() -> None:

@@ -8,8 +8,10 @@ from stepscope.errors import ExitCode, UsageError
 from stepscope.model import (
     Deployment,
     KVPoolLayout,
+    Mla,
+    Parallel,
     kv_pool_layout,
-    load_preset,
+    load_model,
     match_elements,
     match_weight,
     preset_names,
@@ -18,7 +20,7 @@ from stepscope.model import (
 
 
 def shapes(model: str, tp: int) -> dict[str, tuple[int, ...]]:
-    return {weight.name: weight.shape for weight in rank_weights(load_preset(model), tp)}
+    return {weight.name: weight.shape for weight in rank_weights(load_model(model), Parallel(tp))}
 
 
 def test_glm_5_on_one_rank_of_eight() -> None:
@@ -42,11 +44,11 @@ def test_glm_5_on_one_rank_of_eight() -> None:
 
 def test_the_storys_numbers_of_elements() -> None:
     """285.4 M elements is neither w13's 805.3 M nor w2's 402.7 M."""
-    elements = {weight.name: weight.elements for weight in rank_weights(load_preset("glm-5"), 8)}
+    elements = {weight.name: weight.elements for weight in rank_weights(load_model("glm-5"), Parallel(8))}
     assert elements["w13"] == 805_306_368
     assert elements["w2"] == 402_653_184
     assert 495_552 * 576 == 285_437_952
-    assert match_elements(rank_weights(load_preset("glm-5"), 8), 285_437_441, 285_437_952) is None
+    assert match_elements(rank_weights(load_model("glm-5"), Parallel(8)), 285_437_441, 285_437_952) is None
 
 
 def test_deepseek_v3_on_one_rank_of_eight() -> None:
@@ -60,14 +62,16 @@ def test_deepseek_v3_on_one_rank_of_eight() -> None:
 
 @pytest.mark.parametrize(("model", "dense", "experts"), [("glm-5", 3, 75), ("deepseek-v3", 3, 58)])
 def test_layers_by_kind(model: str, dense: int, experts: int) -> None:
-    layers = {weight.name: weight.layers for weight in rank_weights(load_preset(model), 1)}
+    layers = {weight.name: len(weight.layers) for weight in rank_weights(load_model(model), Parallel(1))}
     assert (layers["dense_w13"], layers["w13"], layers["w_kc"]) == (dense, experts, dense + experts)
 
 
 def test_tensor_parallel_splits_and_loses_nothing() -> None:
-    whole = {weight.name: weight.elements for weight in rank_weights(load_preset("glm-5"), 1)}
-    split = {weight.name: weight.elements for weight in rank_weights(load_preset("glm-5"), 4)}
-    everywhere = {"q_a_proj", "kv_a_proj", "fused_qkv_a_proj", "router"}
+    whole = {weight.name: weight.elements for weight in rank_weights(load_model("glm-5"), Parallel(1))}
+    split = {weight.name: weight.elements for weight in rank_weights(load_model("glm-5"), Parallel(4))}
+    everywhere = {"q_a_proj", "kv_a_proj", "fused_qkv_a_proj", "router", "q_a_norm", "kv_a_norm"}
+    everywhere |= {"input_norm", "post_attention_norm", "final_norm"}
+    everywhere |= {"index_q_proj", "index_k_proj", "index_weights_proj", "index_k_norm"}
     assert {name for name in whole if whole[name] == split[name]} == everywhere
     assert all(whole[name] == 4 * split[name] for name in whole.keys() - everywhere)
 
@@ -75,7 +79,7 @@ def test_tensor_parallel_splits_and_loses_nothing() -> None:
 @pytest.mark.parametrize("tp", [3, 7, 128])
 def test_a_group_that_does_not_divide_the_model_is_wrong_usage(tp: int) -> None:
     with pytest.raises(UsageError, match=f"--tp {tp}"):
-        rank_weights(load_preset("glm-5"), tp)
+        rank_weights(load_model("glm-5"), Parallel(tp))
 
 
 @pytest.mark.parametrize(
@@ -96,12 +100,12 @@ def test_a_group_that_does_not_divide_the_model_is_wrong_usage(tp: int) -> None:
     ],
 )
 def test_a_shape_or_its_transpose_names_a_weight(shape: list[int], name: str | None) -> None:
-    found = match_weight(rank_weights(load_preset("glm-5"), 8), shape)
+    found = match_weight(rank_weights(load_model("glm-5"), Parallel(8)), shape)
     assert (found.name if found else None) == name
 
 
 def test_elements_name_a_weight_within_a_range() -> None:
-    weights = rank_weights(load_preset("glm-5"), 8)
+    weights = rank_weights(load_model("glm-5"), Parallel(8))
     found = match_elements(weights, 805_306_368 - 511, 805_306_368)
     assert found is not None
     assert found.name == "w13"
@@ -149,7 +153,9 @@ def test_a_range_with_several_counts_of_rows_names_them_all() -> None:
 
 @pytest.mark.parametrize("model", ["glm-5", "deepseek-v3"])
 def test_the_row_of_every_published_mla_model(model: str) -> None:
-    layout = kv_pool_layout(load_preset(model))
+    attention = load_model(model).attention
+    assert isinstance(attention, Mla)
+    layout = kv_pool_layout(attention)
     assert (layout.latent, layout.rope, layout.row) == (512, 64, 576)
     assert layout.describe(495_552) == "KV pool, 495,552 slots \u00d7 (512 latent + 64 rope)"
 
@@ -163,12 +169,12 @@ class TestDeployment:
     def test_without_a_group_no_weight_is_known(self) -> None:
         deployment = Deployment.of("glm-5", None, None)
         assert deployment.spec is not None
-        assert deployment.spec.num_hidden_layers == 78
+        assert len(deployment.spec.layers) == 78
         assert deployment.weights == ()
 
     @pytest.mark.parametrize("name", ["glm-6", "", "../presets/glm-5", "glm-5.json", "GLM-5\n"])
     def test_an_unknown_model_is_wrong_usage_and_says_which_are_known(self, name: str) -> None:
-        with pytest.raises(UsageError, match=r"known are deepseek-v3, glm-5") as caught:
+        with pytest.raises(UsageError, match=r"nor a known model \(deepseek-v3, glm-5\)") as caught:
             Deployment.of(name, 8, None)
         assert caught.value.exit_code is ExitCode.WRONG_USAGE
 

@@ -13,6 +13,7 @@ from stepscope.cli.bench import bench
 from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
 from stepscope.cli.explain import explain
+from stepscope.cli.floor import floor
 from stepscope.cli.ops import ops
 from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
@@ -27,7 +28,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, demo, diagnose, explain, ops, rules, schema, sql):
+for command in (bench, demo, diagnose, explain, floor, ops, rules, schema, sql):
     app.command(command)
 
 

@@ -30,6 +30,7 @@ from stepscope.document.diagnosis import (
     Warning_,
     WhatIf,
 )
+from stepscope.document.floor import Floor, FloorComponent
 
 
 def json_schema() -> dict[str, Any]:
@@ -47,6 +48,8 @@ __all__ = [
     "Evidence",
     "Finding",
     "Fix",
+    "Floor",
+    "FloorComponent",
     "Frame",
     "Group",
     "Hardware",

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
-from stepscope.model.catalogue import Weight, rank_weights
+from stepscope.model.catalogue import LINEAR, Component, Weight, rank_weights
+from stepscope.model.config import load_model
+from stepscope.model.formats import WeightFormat, find_format, format_names
 from stepscope.model.kv_pool import PUBLISHED_MLA, KVPoolLayout, kv_pool_layout
-from stepscope.model.spec import ModelSpec, load_preset
+from stepscope.model.parallel import Parallel
+from stepscope.model.spec import Mla, ModelSpec
 
 if TYPE_CHECKING:
     from typing import Self
@@ -21,8 +24,8 @@ class Deployment:
     name: str | None
     """None where the model was not told."""
     spec: ModelSpec | None
-    tp: int | None
-    """Ranks of the tensor-parallel group; None where it was not told."""
+    parallel: Parallel | None
+    """None where the ranks were not told."""
     context: int | None
     """Live tokens of a request."""
     weights: tuple[Weight, ...]
@@ -38,7 +41,27 @@ class Deployment:
         if model is None and tp is not None:
             raise UsageError(f"--tp {tp}: says nothing without --model")
         if model is None:
-            return cls(None, None, tp, context, (), PUBLISHED_MLA)
-        spec = load_preset(model)
-        weights = rank_weights(spec, tp) if tp else ()
-        return cls(model, spec, tp, context, weights, kv_pool_layout(spec))
+            return cls(None, None, None, context, (), PUBLISHED_MLA)
+        spec = load_model(model)
+        parallel = Parallel(tp) if tp else None
+        weights = rank_weights(spec, parallel) if parallel else ()
+        pool = kv_pool_layout(spec.attention) if isinstance(spec.attention, Mla) else PUBLISHED_MLA
+        return cls(model, spec, parallel, context, weights, pool)
+
+
+def weight_formats(spec: ModelSpec, name: str) -> dict[Component, WeightFormat]:
+    """Return the format of each kind of layer, from the one that the command line names.
+
+    It is the format of the routed experts, or of every linear layer of a dense model; the rest stays BF16, except that
+    with FP8 it is FP8 too. Norms, the router, the embedding and the LM head are never converted.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    try:
+        named = find_format(name)
+    except KeyError as error:
+        raise UsageError(f"--weights {name}: unknown format; known are {', '.join(format_names())}") from error
+    if spec.experts is not None and name != "fp8":
+        return {Component.EXPERTS: named}
+    return dict.fromkeys(LINEAR, named)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.model.spec import ModelSpec
+    from stepscope.model.spec import Mla
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,6 @@ PUBLISHED_MLA = KVPoolLayout(latent=512, rope=64)
 """The row of every published MLA model: DeepSeek-V2 and V3, Kimi-K2, GLM-5."""
 
 
-def kv_pool_layout(spec: ModelSpec) -> KVPoolLayout:
-    """Return the pool layout of a model."""
-    return KVPoolLayout(latent=spec.kv_lora_rank, rope=spec.qk_rope_head_dim)
+def kv_pool_layout(mla: Mla) -> KVPoolLayout:
+    """Return the pool layout of a model with latent attention."""
+    return KVPoolLayout(latent=mla.kv_lora_rank, rope=mla.qk_rope_head_dim)

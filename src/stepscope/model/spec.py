@@ -1,60 +1,87 @@
-"""What a model is made of, read from the fields of a Hugging Face `config.json`."""
+"""What a model is made of: its layers, widths, heads and experts, whatever its `config.json` calls them."""
 
 from __future__ import annotations
 
-from importlib import resources
-
 import msgspec
 
-from stepscope.errors import UsageError
 
+class Mla(msgspec.Struct, frozen=True, kw_only=True):
+    """Multi-head latent attention: keys and values of all heads are kept as one latent and one rotary key."""
 
-class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A mixture-of-experts model with multi-head latent attention (MLA), as its `config.json` describes it.
-
-    Widths are numbers of elements; the names are those of the file.
-    """
-
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    q_lora_rank: int
+    q_lora_rank: int | None
+    """Width of the query's low rank; None: queries are projected from the hidden state directly."""
     kv_lora_rank: int
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
-    n_routed_experts: int
-    n_shared_experts: int
-    num_experts_per_tok: int
-    moe_intermediate_size: int
+
+
+class Gqa(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention with keys and values kept by head: multi-head, grouped-query or multi-query."""
+
+    num_key_value_heads: int
+    head_dim: int
+    bias: bool = False
+    """Whether the projections of queries, keys and values add a bias."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised by head."""
+
+
+class SparseIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """A small attention that chooses which tokens the main one reads (DeepSeek sparse attention)."""
+
+    num_heads: int
+    head_dim: int
+    topk: int
+    """Tokens that the main attention reads at most."""
+
+
+class Experts(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer's routed experts, and those that every token goes through."""
+
+    routed: int
+    per_token: int
     intermediate_size: int
-    first_k_dense_replace: int
-    """The first layers, which have a dense MLP instead of experts."""
+    shared: int = 0
+    shared_intermediate_size: int = 0
+    """Inner width of the shared experts together."""
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """One decoder layer."""
+
+    has_experts: bool
+    window: int | None = None
+    """Tokens that its attention sees at most; None: all of the context."""
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoder-only transformer. Widths are numbers of elements of the whole model, not of a rank."""
+
+    architecture: str
+    """The class that the config names, such as `DeepseekV3ForCausalLM`."""
+    hidden_size: int
     vocab_size: int
-    num_nextn_predict_layers: int = 0
-    """Multi-token-prediction layers, not counted in `num_hidden_layers`."""
+    num_attention_heads: int
+    attention: Mla | Gqa
+    layers: tuple[Layer, ...]
+    """Without multi-token-prediction layers."""
+    intermediate_size: int
+    """Inner width of the dense MLPs."""
+    experts: Experts | None = None
+    sparse_index: SparseIndex | None = None
+    tie_word_embeddings: bool = False
+    mtp_layers: int = 0
+    """Multi-token-prediction layers, which only speculative decoding runs."""
+    notes: tuple[str, ...] = ()
+    """What was assumed where the config does not tell, a sentence each."""
 
     @property
-    def moe_layers(self) -> int:
-        """Number of layers with experts."""
-        return self.num_hidden_layers - self.first_k_dense_replace
+    def dense_layers(self) -> tuple[int, ...]:
+        """Indices of the layers with a dense MLP."""
+        return tuple(index for index, layer in enumerate(self.layers) if not layer.has_experts)
 
-
-def preset_names() -> list[str]:
-    """Return the names that `load_preset` knows."""
-    return sorted(entry.name.removesuffix(".json") for entry in _presets().iterdir() if entry.name.endswith(".json"))
-
-
-def load_preset(name: str) -> ModelSpec:
-    """Return a model by its name.
-
-    Raises:
-        UsageError: there is no preset of that name.
-    """
-    if name not in preset_names():
-        raise UsageError(f"--model {name}: unknown model; known are {', '.join(preset_names())}")
-    return msgspec.json.decode((_presets() / f"{name}.json").read_bytes(), type=ModelSpec)
-
-
-def _presets() -> resources.abc.Traversable:
-    return resources.files("stepscope.model") / "presets"
+    @property
+    def expert_layers(self) -> tuple[int, ...]:
+        """Indices of the layers with experts."""
+        return tuple(index for index, layer in enumerate(self.layers) if layer.has_experts)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
-from stepscope.model import Deployment
+from stepscope.model import Deployment, Parallel, load_model, rank_weights, weight_formats
 from stepscope.pipeline.attribute import attribute
 from stepscope.pipeline.attribute.join import Donor, join, join_within
+from stepscope.pipeline.cost import Ceilings
+from stepscope.pipeline.cost.floor import Load, step_floor
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stepscope.document import Diagnosis
+    from stepscope.document import Diagnosis, Floor
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Steps
     from stepscope.trace import Trace
+
+_KV_DTYPES = {"bf16": "BFloat16", "fp8": "Float8_e4m3fn"}
 
 
 def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
@@ -122,6 +126,41 @@ def query(path: str | Path, sql: str, *, listener: Listener | None = None, cache
     return run_query(linked, steps, sql)
 
 
+def floor(  # noqa: PLR0913 -- the options of the command, all by name
+    *,
+    model: str,
+    gpu: str,
+    tp: int = 1,
+    weights: str = "bf16",
+    kv_dtype: str = "bf16",
+    batch: int = 1,
+    context: int = 1024,
+    measured_us: float | None = None,
+) -> Floor:
+    """Return the least time that a decode step can take.
+
+    Args:
+        model: a preset's name, or a Hugging Face `config.json`.
+        gpu: a GPU's name.
+        tp: ranks of the tensor-parallel group.
+        weights: format of the routed experts, or of all linear layers of a dense model.
+        kv_dtype: `bf16` or `fp8`.
+        batch: requests in the step.
+        context: live tokens of each request.
+        measured_us: what such a step was measured to take, in µs.
+
+    Raises:
+        UsageError: a name is not known, the model does not divide by the ranks, or the GPU's rates are not known.
+    """
+    ceilings = Ceilings.of(find_gpu(gpu, None))
+    if ceilings is None:
+        raise UsageError(f"--gpu {gpu}: the rate of its memory is not known")
+    spec, parallel = load_model(model), Parallel(tp)
+    held = rank_weights(spec, parallel, weight_formats(spec, weights))
+    load_ = Load(batch, context, _KV_DTYPES[kv_dtype])
+    return step_floor(spec, parallel, held, load=load_, ceilings=ceilings, measured_us=measured_us)
+
+
 def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tuple[Linked, Steps]:
     files = find_traces(path)
     if len(files) > 1:
@@ -163,7 +202,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
     joined = join_within(linked) if donor is None else join(linked, donor)
     linked = joined.linked
     steps = find_steps(linked)
-    warnings = check_health(linked, steps, deployment.spec.num_hidden_layers if deployment.spec else None)
+    warnings = check_health(linked, steps, len(deployment.spec.layers) if deployment.spec else None)
     warnings += joined.warnings
     attributed = attribute(linked, steps)
     gpu = find_gpu(gpu_name, trace.device_name)

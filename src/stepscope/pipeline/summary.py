@@ -195,7 +195,10 @@ def _model(deployment: Deployment) -> document.Model | None:
     if deployment.name is None or deployment.spec is None:
         return None
     return document.Model(
-        name=deployment.name, source="preset", layers=deployment.spec.num_hidden_layers, tp=deployment.tp
+        name=deployment.name,
+        source="preset",
+        layers=len(deployment.spec.layers),
+        tp=deployment.parallel.tp if deployment.parallel else None,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from stepscope.pipeline.attribute.dtypes import torch_name
+from stepscope.dtypes import torch_name
 from stepscope.pipeline.attribute.kernel_class import LOOKED_AT
 
 if TYPE_CHECKING:

@@ -168,9 +168,7 @@ def _other_counts(case: Case) -> Iterator[Unchecked]:
         fits = layout.slots_in_range(group.moved.elements_low, group.moved.elements_high)
         if large and fits and not _repeated_by_layers(case, group):
             calls = units.count(group.calls_per_step)
-            missing = (
-                f"a cast that runs {calls} times a step, which does not fit the model's {spec.num_hidden_layers} layers"
-            )
+            missing = f"a cast that runs {calls} times a step, which does not fit the model's {len(spec.layers)} layers"
             yield Unchecked(missing, "check --model; or record an eager run with record_shapes=True")
             return
 
@@ -238,8 +236,8 @@ def _repeated_by_layers(case: Case, group: WorkGroup) -> bool:
     spec = case.deployment.spec
     if spec is None:
         return _writes_float8(case) and group.calls_per_step >= MIN_CALLS_WITHOUT_MODEL
-    rounds, rest = divmod(group.calls_per_step, spec.num_hidden_layers)
-    return rounds >= 1 and rest <= rounds * spec.num_nextn_predict_layers
+    rounds, rest = divmod(group.calls_per_step, len(spec.layers))
+    return rounds >= 1 and rest <= rounds * spec.mtp_layers
 
 
 def _writes_float8(case: Case) -> bool:
@@ -262,7 +260,7 @@ def _inference_notes(case: Case, cast: _PoolCast) -> list[str]:
     fit = f"only {fitting[0]:,} slots fit" if len(fitting) == 1 else f"{fitting[0]:,} to {fitting[-1]:,} slots fit"
     layout, spec = case.deployment.kv_pool, case.deployment.spec
     row = f"{layout.latent} + {layout.rope} elements" + ("" if spec else ", as in every published MLA model")
-    layers = f"the model's {spec.num_hidden_layers} layers do" if spec else "layers do"
+    layers = f"the model's {len(spec.layers)} layers do" if spec else "layers do"
     read = f"{group.grid[0]:,} blocks hold {elements}; {fit} in between, if a slot has {row}"
     often = f"it runs {units.count(group.calls_per_step)} times a step, as often as {layers}"
     return [

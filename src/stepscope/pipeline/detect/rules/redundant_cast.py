@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.document import Confidence, Fix
+from stepscope.dtypes import is_floating
 from stepscope.model import match_elements, match_weight
-from stepscope.pipeline.attribute.dtypes import is_floating
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (

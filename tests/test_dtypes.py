@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.pipeline.attribute.dtypes import is_floating, item_bytes, torch_name
+from stepscope.dtypes import is_floating, item_bytes, torch_name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.pipeline.attribute.dtypes import item_bytes
+from stepscope.dtypes import item_bytes
 
 if TYPE_CHECKING:
     from stepscope.hardware import Gpu

@@ -1,0 +1,61 @@
+"""`stepscope floor`: the least time of a decode step, part by part."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from stepscope.cli import options
+from stepscope.cli.output import check_writable, result_stream
+from stepscope.errors import ExitCode, UsageError
+from stepscope.report import Format
+
+_DURATION = re.compile(r"^(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>us|µs|ms|s)?$")
+_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+
+
+def floor(  # noqa: PLR0913 -- the options of the command
+    *,
+    model: Annotated[str, Parameter("--model", help="Model preset, or a Hugging Face config.json.")],
+    gpu: Annotated[str, Parameter("--gpu", help="GPU that the model runs on.")],
+    tp: Annotated[int, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")] = 1,
+    weights: Annotated[
+        str, Parameter("--weights", help="Format of the routed experts; of all linear layers in a dense model.")
+    ] = "bf16",
+    kv_dtype: Annotated[Literal["bf16", "fp8"], Parameter("--kv-dtype", help="Type of the KV cache.")] = "bf16",
+    batch: Annotated[int, Parameter("--batch", validator=Number(gte=1), help="Requests in the step.")] = 1,
+    context: Annotated[int, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")] = 1024,
+    measured: Annotated[
+        str | None, Parameter("--measured", help="What the step was measured to take: 86ms, 0.086s; a number is ms.")
+    ] = None,
+    report_format: options.ReportFormat = Format.TERMINAL,
+    output: options.Output = None,
+) -> ExitCode:
+    """Give the least time that a decode step can take on a GPU, by component, and what bounds each."""
+    from stepscope import pipeline  # noqa: PLC0415 -- loads polars, which `--help` can do without
+    from stepscope.report import floor as report  # noqa: PLC0415 -- the same
+
+    check_writable(output)
+    found = pipeline.floor(
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        weights=weights,
+        kv_dtype=kv_dtype,
+        batch=batch,
+        context=context,
+        measured_us=None if measured is None else _microseconds(measured),
+    )
+    with result_stream(output) as stream:
+        report.draw(found, report_format, stream)
+    return ExitCode.DONE
+
+
+def _microseconds(text: str) -> float:
+    found = _DURATION.match(text.strip())
+    if found is None:
+        raise UsageError(f"--measured {text}: is no duration such as 86ms")
+    return float(found["number"]) * _US[found["unit"] or "ms"]

@@ -1,0 +1,22 @@
+"""What a piece of work needs of the hardware: bytes to move and operations to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The necessary work of one call or component."""
+
+    bytes: float
+    """Bytes read from and written to memory, each operand once; expected values need not be whole."""
+    flops: float = 0.0
+    """Floating-point operations; a multiplication and an addition are two."""
+    multiply_dtype: str = "BFloat16"
+    """Type of the matrix multiplication, which tells the rate that bounds the operations."""
+
+    def __add__(self, other: Work) -> Work:
+        """Return both works done one after another; they must multiply in the same type if both do."""
+        dtype = self.multiply_dtype if self.flops else other.multiply_dtype
+        return Work(self.bytes + other.bytes, self.flops + other.flops, dtype)
