@@ -13,7 +13,6 @@ from stepscope.model import (
     kv_pool_layout,
     load_model,
     match_elements,
-    match_weight,
     preset_names,
     rank_weights,
 )
@@ -48,7 +47,7 @@ def test_the_storys_numbers_of_elements() -> None:
     assert elements["w13"] == 805_306_368
     assert elements["w2"] == 402_653_184
     assert 495_552 * 576 == 285_437_952
-    assert match_elements(rank_weights(load_model("glm-5"), Parallel(8)), 285_437_441, 285_437_952) is None
+    assert not match_elements(rank_weights(load_model("glm-5"), Parallel(8)), 285_437_441, 285_437_952)
 
 
 def test_deepseek_v3_on_one_rank_of_eight() -> None:
@@ -80,35 +79,6 @@ def test_tensor_parallel_splits_and_loses_nothing() -> None:
 def test_a_group_that_does_not_divide_the_model_is_wrong_usage(tp: int) -> None:
     with pytest.raises(UsageError, match=f"--tp {tp}"):
         rank_weights(load_model("glm-5"), Parallel(tp))
-
-
-@pytest.mark.parametrize(
-    ("shape", "name"),
-    [
-        ([256, 512, 6144], "w13"),
-        ([256, 6144, 512], "w13"),
-        ([256, 6144, 256], "w2"),
-        ([1, 256, 6144, 256], "w2"),
-        ([8, 192, 512], "w_kc"),
-        ([8, 512, 192], "w_kc"),
-        ([6144, 2048], "o_proj"),
-        ([495552, 1, 576], None),
-        ([512, 256, 6144], None),
-        ([256 * 512 * 6144], None),
-        ([], None),
-        ([1], None),
-    ],
-)
-def test_a_shape_or_its_transpose_names_a_weight(shape: list[int], name: str | None) -> None:
-    found = match_weight(rank_weights(load_model("glm-5"), Parallel(8)), shape)
-    assert (found.name if found else None) == name
-
-
-def test_elements_name_a_weight_within_a_range() -> None:
-    weights = rank_weights(load_model("glm-5"), Parallel(8))
-    found = match_elements(weights, 805_306_368 - 511, 805_306_368)
-    assert found is not None
-    assert found.name == "w13"
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,25 @@
 """The model's own facts: its layers, the tensors on one rank, and which of them a shape is."""
 
-from stepscope.model.catalogue import Component, Weight, match_elements, match_weight, rank_weights
+from stepscope.model.catalogue import LINEAR, Component, Weight, rank_weights
 from stepscope.model.config import load_model, preset_names, read_config
 from stepscope.model.deployment import Deployment, weight_formats
 from stepscope.model.formats import Stored, WeightFormat, find_format, format_names
 from stepscope.model.kv_pool import KVPoolLayout, kv_pool_layout
+from stepscope.model.match import How, Match, match_elements, match_shape
 from stepscope.model.parallel import Parallel
 from stepscope.model.parameters import Parameters, count_parameters
 from stepscope.model.spec import Experts, Gqa, Layer, Mla, ModelSpec, SparseIndex
 
 __all__ = [
+    "LINEAR",
     "Component",
     "Deployment",
     "Experts",
     "Gqa",
+    "How",
     "KVPoolLayout",
     "Layer",
+    "Match",
     "Mla",
     "ModelSpec",
     "Parallel",
@@ -30,7 +34,7 @@ __all__ = [
     "kv_pool_layout",
     "load_model",
     "match_elements",
-    "match_weight",
+    "match_shape",
     "preset_names",
     "rank_weights",
     "read_config",

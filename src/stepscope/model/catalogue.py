@@ -12,7 +12,7 @@ from stepscope.model.formats import BF16, Stored, WeightFormat
 from stepscope.model.spec import Gqa, Mla
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from stepscope.model.parallel import Parallel
     from stepscope.model.spec import Experts, ModelSpec
@@ -84,19 +84,6 @@ def rank_weights(
     """
     catalogue = _Catalogue(spec, parallel, formats or {})
     return tuple(catalogue.weights())
-
-
-def match_weight(weights: Sequence[Weight], shape: Sequence[int]) -> Weight | None:
-    """Return the weight that has this shape, else one whose transpose has it; axes of length 1 do not count."""
-    squeezed = tuple(size for size in shape if size != 1)
-    exact = (weight for weight in weights if squeezed == weight.shape)
-    transposed = (weight for weight in weights if squeezed == weight.shape[:-2] + weight.shape[:-3:-1])
-    return next(exact, None) or next(transposed, None)
-
-
-def match_elements(weights: Sequence[Weight], low: int, high: int) -> Weight | None:
-    """Return the weight whose element count lies in [low, high], if there is one."""
-    return next((weight for weight in weights if low <= weight.elements <= high), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from stepscope import document
 from stepscope.dtypes import item_bytes
 from stepscope.model import Component, Mla
 from stepscope.pipeline.cost import Work
+from stepscope.pipeline.cost.experts import expected_experts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,14 +64,6 @@ def step_floor(  # noqa: PLR0913 -- the model, its ranks and the machine
         tokens_per_s=load.batch / floor_us * 1e6,
         assumptions=[],
     )
-
-
-def expected_experts(routed: int, per_token: int, tokens: int) -> float:
-    """Return how many different experts `tokens` tokens are expected to hit, each routed at random.
-
-    Each token misses a given expert with probability 1 − k/E, all of them with (1 − k/E)ⁿ.
-    """
-    return routed * (1 - (1 - per_token / routed) ** tokens)
 
 
 def _parts(spec: ModelSpec, parallel: Parallel, weights: Sequence[Weight], load: Load) -> Iterator[tuple[str, Work]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The necessary work of one call or component."""
+    """The work of one call or component."""
 
     bytes: float
     """Bytes read from and written to memory, each operand once; expected values need not be whole."""
@@ -15,8 +15,14 @@ class Work:
     """Floating-point operations; a multiplication and an addition are two."""
     multiply_dtype: str = "BFloat16"
     """Type of the matrix multiplication, which tells the rate that bounds the operations."""
+    avoidable_bytes: float = 0.0
+    """Of the bytes, those of pure copies, casts and fills: a consumer that reads the source would not need them."""
 
     def __add__(self, other: Work) -> Work:
         """Return both works done one after another; they must multiply in the same type if both do."""
-        dtype = self.multiply_dtype if self.flops else other.multiply_dtype
-        return Work(self.bytes + other.bytes, self.flops + other.flops, dtype)
+        return Work(
+            self.bytes + other.bytes,
+            self.flops + other.flops,
+            self.multiply_dtype if self.flops else other.multiply_dtype,
+            self.avoidable_bytes + other.avoidable_bytes,
+        )

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import Confidence, Fix
-from stepscope.model import match_elements, match_weight
+from stepscope.model import How, match_elements, match_shape
 from stepscope.pipeline.attribute.live_tokens import ONE_BLOCK_A_ROW, LiveTokens, live_tokens
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
@@ -203,7 +203,7 @@ def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int], bounds: _Bou
     slots = case.deployment.kv_pool.slots_of_shape(shape)
     if slots is None or not moved.is_cast or shape[0] in bounds.batch_sizes or slots < bounds.pool_rows:
         return None
-    if match_weight(case.deployment.weights, shape) is not None:  # kv_a_proj is as wide as the pool's row
+    if match_shape(case.deployment.weights, shape, least=How.TRANSPOSED):  # kv_a_proj is as wide as the pool's row
         return None
     return slots
 
@@ -212,7 +212,7 @@ def _slots_of_launch(case: Case, group: WorkGroup, moved: Moved) -> int | None:
     fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
     if not fitting or group.kernel_class != "cast" or not _repeated_by_layers(case, group):
         return None
-    if match_elements(case.deployment.weights, moved.elements_low, moved.elements_high) is not None:
+    if match_elements(case.deployment.weights, moved.elements_low, moved.elements_high):
         return None
     return None if any(rows in fitting for rows in _gathered(case)) else fitting[-1]
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from stepscope import units
 from stepscope.document import Confidence, Fix
 from stepscope.dtypes import is_floating
-from stepscope.model import match_elements, match_weight
+from stepscope.model import How, match_elements, match_shape
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (
@@ -143,11 +143,7 @@ def _transfer(group: WorkGroup, weight: Weight | None) -> Transfer | None:
 
 
 def _weight(case: Case, group: WorkGroup) -> Weight | None:
-    if group.moved is None:
-        return None
-    if group.moved.shape is not None:
-        return match_weight(case.deployment.weights, group.moved.shape)
-    return match_elements(case.deployment.weights, group.moved.elements_low, group.moved.elements_high)
+    return next(iter(_candidates(case, group)), None)
 
 
 def _follows(shape: tuple[int, ...], following: set[int], weight: Weight | None) -> bool:
@@ -164,12 +160,13 @@ def _follows(shape: tuple[int, ...], following: set[int], weight: Weight | None)
 
 
 def _candidates(case: Case, group: WorkGroup) -> list[Weight]:
-    """Return the weight of the recorded shape, or else all that have as many elements as the launch."""
-    weight, moved = _weight(case, group), group.moved
-    if weight is None or moved is None or moved.shape is not None:
-        return [weight] if weight else []
-    low, high = moved.elements_low, moved.elements_high
-    return [other for other in case.deployment.weights if low <= other.elements <= high]
+    """Return the weights of the recorded shape, or else all that have as many elements as the launch."""
+    moved = group.moved
+    if moved is None:
+        return []
+    if moved.shape is None:
+        return match_elements(case.deployment.weights, moved.elements_low, moved.elements_high)
+    return [match.weight for match in match_shape(case.deployment.weights, moved.shape, least=How.FLATTENED)]
 
 
 def _name(candidates: Sequence[Weight]) -> str | None:
