@@ -125,6 +125,36 @@ class ClassTime(msgspec.Struct, frozen=True, kw_only=True):
     calls_per_step: float
 
 
+class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels that do the same work in every step, and how near they come to the least time of that work.
+
+    An op may launch several kernels; bytes and operations are those of the whole op, and its least time is shared out
+    among its kernels by their time.
+    """
+
+    trace: int
+    phase: str
+    kernel: str
+    kernel_class: str
+    op: str | None
+    input_shapes: list[list[int]] | None
+    tensor: str | None
+    """The weight or cache that it works on."""
+    calls_per_step: float
+    us_per_call: float
+    time_us_per_step: float
+    share_of_step: float
+    bytes_per_op: float | None
+    avoidable_bytes_per_op: float | None
+    """Of the bytes, those of pure copies, casts and fills."""
+    flops_per_op: float | None
+    floor_us_per_step: float | None
+    efficiency: float | None
+    """floor / time."""
+    bound: str | None
+    """`memory` or `compute`: what the floor follows from."""
+
+
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A function on the stack; `line` is the one recorded: the function's first, unless it was already running."""
 
@@ -253,6 +283,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     hardware: Hardware | None
     steps: list[StepSummary]
     breakdown: list[ClassTime]
+    kernels: list[KernelTime]
+    """Those of at least 0.5% of a phase's kernel time, longest first."""
     findings: list[Finding]
     ruled_out: list[RuledOut]
     could_not_check: list[CouldNotCheck]

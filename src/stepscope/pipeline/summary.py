@@ -10,9 +10,11 @@ import numpy as np
 
 from stepscope import document
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
+from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
+from stepscope.pipeline.efficiency import efficiencies
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _NO_STEPS = "record while the server answers requests, not while it captures its graphs"
 _NO_GPU_EVENTS = 'record with GPU activity (torch: ProfilerActivity.CUDA; SGLang: "activities": ["CPU", "GPU"])'
 _GRID = "grid"
+LEAST_SHARE = 0.005
+"""Kernels below this share of their phase's kernel time are not listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ def summarise(index: int, examined: Examined, deployment: Deployment) -> documen
         hardware=_hardware(examined.gpu),
         steps=[_step_summary(index, examined, case) for case in examined.cases],
         breakdown=breakdown,
+        kernels=[row for case in examined.cases for row in _kernels(index, case)],
         findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
         ruled_out=list(_ruled_out(index, examined, breakdown)),
         could_not_check=list(dict.fromkeys(_could_not_check(index, examined))),  # phases often lack the same
@@ -75,6 +80,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
         hardware=next((part.hardware for part in parts if part.hardware), None),
         steps=[step for part in parts for step in part.steps],
         breakdown=[row for part in parts for row in part.breakdown],
+        kernels=[row for part in parts for row in part.kernels],
         findings=in_order([finding for part in parts for finding in part.findings]),
         ruled_out=[row for part in parts for row in part.ruled_out],
         could_not_check=[row for part in parts for row in part.could_not_check],
@@ -173,6 +179,31 @@ def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, fl
         calls = np.bincount(step[mine], minlength=count)[list(case.step_indices)]
         times[kernel_class] = (float(np.median(covered)) / 1e3, float(np.median(calls)))
     return times
+
+
+def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
+    ceilings = Ceilings.of(case.gpu)
+    for row in efficiencies(case.linked, case.groups, case.deployment, ceilings, LEAST_SHARE):
+        group, work = row.group, row.work
+        yield document.KernelTime(
+            trace=index,
+            phase=case.phase,
+            kernel=group.kernel,
+            kernel_class=group.kernel_class,
+            op=group.op,
+            input_shapes=group.input_shapes,
+            tensor=row.tensor,
+            calls_per_step=group.calls_per_step,
+            us_per_call=group.us_per_call,
+            time_us_per_step=group.time_us_per_step,
+            share_of_step=group.time_us_per_step / case.measured.step_us if case.measured.step_us else 0.0,
+            bytes_per_op=work.bytes if work else None,
+            avoidable_bytes_per_op=work.avoidable_bytes if work else None,
+            flops_per_op=work.flops if work else None,
+            floor_us_per_step=row.floor_us_per_step,
+            efficiency=row.efficiency,
+            bound=row.bound,
+        )
 
 
 def _ruled_out(index: int, examined: Examined, breakdown: Sequence[document.ClassTime]) -> Iterator[document.RuledOut]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$@&])")
 
+_SHOWN_KERNELS = 12
+
 
 def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
     """Write the diagnosis to a stream."""
@@ -79,6 +81,10 @@ def _steps(diagnosis: Diagnosis, step: StepSummary) -> Iterator[str]:
             for row in rows
         ),
     )
+    kernels = sentences.longest_kernels(diagnosis, step, _SHOWN_KERNELS)
+    if kernels:
+        yield ""
+        yield from table(sentences.KERNEL_HEADER, kernels)
 
 
 def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:

@@ -11,13 +11,49 @@ from stepscope.report.text import printable, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.document import CouldNotCheck, Diagnosis, Evidence, Finding, RuledOut, StepSummary, TraceInfo, WhatIf
+    from stepscope.document import (
+        CouldNotCheck,
+        Diagnosis,
+        Evidence,
+        Finding,
+        KernelTime,
+        RuledOut,
+        StepSummary,
+        TraceInfo,
+        WhatIf,
+    )
 
 NEGLIGIBLE_GAIN = 0.01
 """A gain below this fraction of the step is called none."""
 FOLDED_SHARE = 0.01
 """Findings that neither take nor gain this fraction of the step are only named."""
 SHOWN_FRAMES = 3
+KERNEL_HEADER = ("longest kernels", "time a step", "share", "efficiency")
+"""Headings of `longest_kernels`."""
+LISTED_SHARE = 0.01
+"""Kernels below this fraction of the step are left out of the list."""
+
+
+def longest_kernels(diagnosis: Diagnosis, step: StepSummary, most: int) -> list[tuple[str, ...]]:
+    """Return the rows of a table of a phase's longest kernels: the name, and figures under `KERNEL_HEADER`."""
+    rows = [row for row in diagnosis.kernels if (row.trace, row.phase) == (step.trace, step.phase)]
+    return [
+        (
+            _work_name(row),
+            units.time(row.time_us_per_step),
+            units.share(row.share_of_step),
+            "" if row.efficiency is None else f"{units.share(row.efficiency)} of {row.bound}",
+        )
+        for row in rows[:most]
+        if row.share_of_step >= LISTED_SHARE
+    ]
+
+
+def _work_name(row: KernelTime) -> str:
+    """Name work by its op and tensor, else by its kernel."""
+    if row.op is None:
+        return shortened(row.kernel, 60)
+    return printable(f"{row.op}, {row.tensor}" if row.tensor else row.op)
 
 
 def is_folded(finding: Finding) -> bool:

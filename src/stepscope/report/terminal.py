@@ -29,6 +29,7 @@ _STYLES = {
     Severity.INFO: "dim",
 }
 _SHOWN_CLASSES = 8
+_SHOWN_KERNELS = 6
 
 
 def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
@@ -88,6 +89,20 @@ def _steps(console: Console, diagnosis: Diagnosis, step: StepSummary) -> None:
     for row in rows[:_SHOWN_CLASSES]:
         time, share = units.time(row.time_us_per_step), units.share(row.share_of_step)
         table.add_row(row.kernel_class, time, share, units.count(row.calls_per_step))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    _kernels(console, diagnosis, step)
+
+
+def _kernels(console: Console, diagnosis: Diagnosis, step: StepSummary) -> None:
+    rows = sentences.longest_kernels(diagnosis, step, _SHOWN_KERNELS)
+    if not rows:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(sentences.KERNEL_HEADER[0], overflow="fold")
+    for column in sentences.KERNEL_HEADER[1:]:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     console.print(Padding(table, (0, 0, 0, 2)))
 
 

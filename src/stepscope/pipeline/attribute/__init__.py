@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.attribute.kernel_class import kernel_class
-from stepscope.pipeline.attribute.moved import Moved, moved_by_grid, moved_by_op, parse_shapes, parse_types
+from stepscope.pipeline.attribute.moved import Moved, moved_by_grid, moved_by_op, parse_lists, parse_shapes, parse_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +52,12 @@ class WorkGroup:
     grid: Dimensions | None
     op: str | None
     input_shapes: list[list[int]] | None
+    input_dtypes: list[str | None] | None
+    """As torch writes them; None for an input that is no tensor."""
+    input_lists: dict[int, list[list[int]]]
+    """Shapes of the tensors in the inputs that are lists of them, by the input's index."""
+    recorded_inputs: tuple[str | None, str | None]
+    """Shapes and types of the op's inputs as the trace writes them: the same for kernels of the same kind of call."""
     moved: Moved | None
     us: NDArray[np.float64]
     """Duration of each row in µs."""
@@ -159,6 +165,9 @@ def _group(of: _Phase, work: Sequence[object], rows: Sequence[int]) -> WorkGroup
         grid=grid,
         op=_text(op),
         input_shapes=shapes,
+        input_dtypes=types,
+        input_lists=parse_lists(_text(input_dims)),
+        recorded_inputs=(_text(input_dims), _text(input_types)),
         moved=moved or moved_by_grid(name, grid, block),
         us=of.duration[index] / 1e3,
         step_of_row=of.step_of_kernel[index],

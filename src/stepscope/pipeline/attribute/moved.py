@@ -61,6 +61,18 @@ def parse_shapes(recorded: str | None) -> list[list[int]] | None:
     return [[size for size in shape if isinstance(size, int)] for shape in inputs]
 
 
+def parse_lists(recorded: str | None) -> dict[int, list[list[int]]]:
+    """Return the shapes of the tensors in those of an op's inputs that are lists of tensors, by the input's index."""
+    if recorded is None:
+        return {}
+    try:
+        inputs = msgspec.json.decode(recorded, type=list[list[_Size | list[_Size]]])
+    except msgspec.DecodeError:
+        return {}
+    nested = {index: [shape for shape in shapes if isinstance(shape, list)] for index, shapes in enumerate(inputs)}
+    return {index: shapes for index, shapes in nested.items() if shapes}
+
+
 def parse_types(recorded: str | None) -> list[str | None] | None:
     """Return torch's names of the types of an op's inputs: None for each that is no tensor."""
     if recorded is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
 from stepscope.dtypes import item_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,12 @@ class Call:
     shapes: Sequence[Sequence[int]]
     dtypes: Sequence[str | None]
     """As torch writes them; as many as shapes."""
+    lists: Mapping[int, Sequence[Sequence[int]]] = field(default_factory=dict)
+    """Shapes of the tensors in the inputs that are lists of tensors, by index; their types are not recorded."""
+    kernel: str = ""
+    """Name of the longest kernel that it launched."""
+    grid: tuple[int, int, int] | None = None
+    """Blocks of that kernel."""
 
     @property
     def tensors(self) -> list[int]:

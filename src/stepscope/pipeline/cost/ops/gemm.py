@@ -27,6 +27,8 @@ class Gemm:
     product_dtype: str
     extra_bytes: int = 0
     """Of scales and biases."""
+    by_batch: bool = False
+    """Whether both factors have a leading axis, even if of length 1."""
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -57,7 +59,7 @@ def _two(call: Call, first: int, *, product_dtype: str | None = None, extra: tup
         return None
     dtype = call.dtypes[first + 1] or ""
     extras = sum(call.bytes(index) for index in extra if call.is_tensor(index))
-    return Gemm(outer[0] if outer else 1, m, n, k, dtype, product_dtype or dtype, extras)
+    return Gemm(outer[0] if outer else 1, m, n, k, dtype, product_dtype or dtype, extras, bool(outer))
 
 
 def _added(call: Call) -> Gemm | None:
