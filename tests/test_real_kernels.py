@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import stepscope
-from stepscope.document import Diagnosis, KernelTime
+
+if TYPE_CHECKING:
+    from stepscope.document import Diagnosis, KernelTime
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 EAGER_GATHER = TRACES / "h200-decode" / "eager-gather.json.gz"
@@ -64,7 +67,7 @@ def test_every_listed_kernel_of_the_laboratory_has_an_efficiency(name: str, capt
 
 
 def test_efficiency_is_the_least_time_of_the_op_over_the_time_of_its_kernels() -> None:
-    """q_a_proj: (6144 × 2048 + 6144 + 2048) × 2 B at 4.3 TB/s take 5.86 µs; both kernels of the split-k product, more."""
+    """q_a_proj: (6144 × 2048 + 6144 + 2048) × 2 B at 4.3 TB/s take 5.86 µs; the split-k product's kernels take more."""
     least_us = (6144 * 2048 + 6144 + 2048) * 2 / 4.3e6
     found = [row for row in rows("h200-decode/eager-gather.json.gz") if row.tensor == "q_a_proj"]
     assert [row.calls_per_step for row in found] == [78, 78]
