@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.pipeline.cost.ops import Call, work_of
+from stepscope.pipeline.cost.ops import call_of, work_of
 from stepscope.pipeline.cost.tensors import Tensors
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _efficiency(
     tensors: Tensors,
     ceilings: Ceilings | None,
 ) -> Efficiency:
-    call = _call(siblings[0])
+    call = call_of(siblings[0])
     work = work_of(call) if call else None
     tensor = tensors.name(call) if call else None
     if work is None or ceilings is None:
@@ -82,14 +82,6 @@ def _efficiency(
     op_us = sum(sibling.time_us_per_step for sibling in siblings)
     of_op = floor_us * _op_calls_per_step(linked, siblings)
     return Efficiency(group, tensor, work, of_op * group.time_us_per_step / op_us, bound)
-
-
-def _call(group: WorkGroup) -> Call | None:
-    if group.op is None or group.input_shapes is None or group.input_dtypes is None:
-        return None
-    if len(group.input_shapes) != len(group.input_dtypes):
-        return None
-    return Call(group.op, group.input_shapes, group.input_dtypes, group.input_lists, group.kernel, group.grid)
 
 
 def _op_calls_per_step(linked: Linked, siblings: Sequence[WorkGroup]) -> float:

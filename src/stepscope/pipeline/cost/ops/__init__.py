@@ -11,15 +11,25 @@ from stepscope.pipeline.cost.ops.gemm import Gemm, as_gemm
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.cost.work import Work
 
-__all__ = ["Call", "Gemm", "as_gemm", "work_of"]
+__all__ = ["Call", "Gemm", "as_gemm", "call_of", "work_of"]
 
 _COSTS: Mapping[str, Callable[[Call], Work | None]] = {
     name: cost
     for kind in (attention, copies, elementwise, embedding, gemm, moe, norm, reductions)
     for name, cost in kind.COSTS.items()
 }
+
+
+def call_of(group: WorkGroup) -> Call | None:
+    """Return the call that launched a group of kernels; None where its op or the op's inputs are not known."""
+    if group.op is None or group.input_shapes is None or group.input_dtypes is None:
+        return None
+    if len(group.input_shapes) != len(group.input_dtypes):
+        return None
+    return Call(group.op, group.input_shapes, group.input_dtypes, group.input_lists, group.kernel, group.grid)
 
 
 def work_of(call: Call) -> Work | None:
