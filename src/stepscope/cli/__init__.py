@@ -14,6 +14,7 @@ from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
 from stepscope.cli.explain import explain
 from stepscope.cli.floor import floor
+from stepscope.cli.lab import lab
 from stepscope.cli.ops import ops
 from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
@@ -28,7 +29,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, demo, diagnose, explain, floor, ops, rules, schema, sql):
+for command in (bench, demo, diagnose, explain, floor, lab, ops, rules, schema, sql):
     app.command(command)
 
 

@@ -1,0 +1,51 @@
+"""The page that holds the rules against the truth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from pathlib import Path
+
+from stepscope.errors import NotATraceError
+from stepscope.lab.prove import Proof, prove
+from stepscope.pipeline.detect.registry import all_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(name="proof", scope="module")
+def proof_fixture() -> Proof:
+    return prove(REPOSITORY / "tests/traces", {rule.id for rule in all_rules()})
+
+
+def misses_with(proof: Proof, rules: Collection[str]) -> list[str]:
+    return list(Proof(proof.verdicts, rules).misses())
+
+
+def test_the_page_is_as_the_command_writes_it(proof: Proof) -> None:
+    page = (REPOSITORY / "docs/accuracy.md").read_text(encoding="utf-8")
+    assert page.splitlines() == list(proof.markdown()), (
+        "run: stepscope lab prove tests/traces --output docs/accuracy.md"
+    )
+
+
+def test_a_rule_that_is_silent_is_a_miss(proof: Proof) -> None:
+    silent = [miss for miss in misses_with(proof, {"padding"}) if miss.endswith("is silent.")]
+    assert silent == [f"`padding-3x1024-pool495552`, {mode}: `padding` is silent." for mode in ("graph", "eager")]
+
+
+def test_a_finding_without_cause_is_a_miss(proof: Proof) -> None:
+    without = [miss for miss in misses_with(proof, ()) if miss.endswith("fires without cause.")]
+    assert without == ["`lm-head-all-tokens-1x1024+1024-pool495552`, eager: `kv-pool-cast` fires without cause."]
+
+
+def test_a_folder_without_cases_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NotATraceError, match="holds no case that the laboratory recorded"):
+        prove(tmp_path, ())
