@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 TINY = ("--model", "tiny", "--layers", "2", "--tp-slice", "2", "--device", "cpu")
 
 
-@pytest.mark.parametrize("command", [("run",), ("record", "--output", "x", "--all"), ("prove", "x")])
+@pytest.mark.parametrize(
+    "command", [("run",), ("record", "--output", "x", "--all"), ("ranks", "--output", "x"), ("prove", "x")]
+)
 def test_without_torch_it_says_what_installs_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:

@@ -29,6 +29,8 @@ _WeightSets = Annotated[
 ]
 _TpSlice = Annotated[int, Parameter("--tp-slice", validator=_AtLeast1, help="Ranks of which one runs.")]
 _PoolSlots = Annotated[int, Parameter("--pool-slots", validator=_AtLeast1, help="Slots of each layer's KV pool.")]
+_Batch = Annotated[int, Parameter("--batch", validator=_AtLeast1, help="Requests in the step.")]
+_Graph = Annotated[bool, Parameter("--graph", help="Replay the step as a CUDA graph.")]
 _Seed = Annotated[int, Parameter("--seed", help="Of weights, pool and prompts.")]
 _Device = Annotated[str | None, Parameter("--device", help="cuda or cpu; by default the GPU if there is one.")]
 
@@ -40,7 +42,7 @@ def run(  # noqa: PLR0913 -- the options of the command
     layers: _Layers = 16,
     weight_sets: _WeightSets = None,
     tp_slice: _TpSlice = 8,
-    batch: Annotated[int, Parameter("--batch", validator=_AtLeast1, help="Requests in the step.")] = 1,
+    batch: _Batch = 1,
     context: Annotated[
         tuple[int, ...], Parameter("--context", help="Live tokens of a request: one for all, or one each (repeatable).")
     ] = (1024,),
@@ -49,7 +51,7 @@ def run(  # noqa: PLR0913 -- the options of the command
     ] = 1,
     pool_slots: _PoolSlots = 495_552,
     attention: Annotated[str, Parameter("--attention", help="gather-cast, or full-pool-cast.")] = "gather-cast",
-    graph: Annotated[bool, Parameter("--graph", help="Replay the step as a CUDA graph.")] = True,
+    graph: _Graph = True,
     slowdown: Annotated[str | None, Parameter("--slowdown", help="What is switched on.")] = None,
     seed: _Seed = 0,
     device: _Device = None,
@@ -144,6 +146,32 @@ def record(  # noqa: PLR0913 -- the options of the command
     for case in cases:
         for folder in recorder.record(case):
             print(folder)  # noqa: T201 -- what was written, as it comes
+    return ExitCode.DONE
+
+
+@lab.command
+def ranks(  # noqa: PLR0913 -- the options of the command
+    *,
+    output: Annotated[Path, Parameter("--output", help="Folder for the traces, one a rank.")],
+    late: Annotated[
+        int | None, Parameter("--late", validator=Number(gte=0, lt=2), help="Rank that is late at every all-reduce.")
+    ] = None,
+    batch: _Batch = 1,
+    model: _Model = "glm-5",
+    layers: _Layers = 16,
+    tp_slice: _TpSlice = 8,
+    pool_slots: _PoolSlots = 495_552,
+    graph: _Graph = True,
+) -> ExitCode:
+    """Record two ranks, each on a GPU of its own, or on the CPU; one may be 200 µs late at every all-reduce."""
+    _require_torch("ranks")
+    from stepscope.lab.config import LabConfig  # noqa: PLC0415 -- the laboratory imports torch
+    from stepscope.lab.ranks import record_ranks  # noqa: PLC0415 -- the same
+
+    config = LabConfig(
+        model=model, layers=layers, tp_slice=tp_slice, contexts=(1024,) * batch, pool_slots=pool_slots, graph=graph
+    )
+    record_ranks(config, output, late=late)
     return ExitCode.DONE
 
 

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from stepscope.errors import PartNotInstalledError
+
 if TYPE_CHECKING:
     from stepscope.lab.parts import Parts
     from stepscope.lab.weights import Tensors
+
+
+if not hasattr(functional, "grouped_mm"):
+    raise PartNotInstalledError(
+        f"the laboratory needs torch 2.10 or newer, not {torch.__version__}: pip install -U torch"
+    )
 
 
 class MLP(torch.nn.Module):
