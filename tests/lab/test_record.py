@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure.time_steps, "__kwdefaults__", {"rounds": 2, "steps": 3})
+    monkeypatch.setattr(measure.time_steps, "__kwdefaults__", {"rounds": 2})
 
 
 @pytest.fixture(name="recorded", scope="module")

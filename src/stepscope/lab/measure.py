@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ROUNDS = 4
 STEPS = 20
 """Timed in a round; the requests start anew in each."""
+STEPS_ON_HOST = 5
+"""The same without a GPU, where steps are slow and their times mean little."""
 WARM_UP = 3
 
 
@@ -34,7 +36,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """`cuda events`, or `host` where there is no GPU."""
 
 
-def time_steps(engines: Sequence[Engine], *, rounds: int = ROUNDS, steps: int = STEPS) -> list[StepTime]:
+def time_steps(engines: Sequence[Engine], *, rounds: int = ROUNDS) -> list[StepTime]:
     """Return what the steps of each engine take, in turns, so that a drift of the machine is the same for all.
 
     Their requests are at the start afterwards.
@@ -45,7 +47,7 @@ def time_steps(engines: Sequence[Engine], *, rounds: int = ROUNDS, steps: int = 
             engine.reset()
             for _ in range(WARM_UP):
                 engine.step()
-            times.extend(_on_gpu(engine, steps) if engine.device.type == "cuda" else _on_host(engine, steps))
+            times.extend(_on_gpu(engine) if engine.device.type == "cuda" else _on_host(engine))
             engine.reset()
     return [_summary(times, engine) for engine, times in zip(engines, each, strict=True)]
 
@@ -66,8 +68,8 @@ def memory_bytes(engine: Engine) -> int | None:
     return torch.cuda.max_memory_allocated() if engine.device.type == "cuda" else None
 
 
-def _on_gpu(engine: Engine, steps: int) -> list[float]:
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]  # type: ignore[no-untyped-call]
+def _on_gpu(engine: Engine) -> list[float]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]  # type: ignore[no-untyped-call]
     events[0].record()
     for event in events[1:]:
         engine.step()
@@ -76,9 +78,9 @@ def _on_gpu(engine: Engine, steps: int) -> list[float]:
     return [1e3 * start.elapsed_time(end) for start, end in pairwise(events)]
 
 
-def _on_host(engine: Engine, steps: int) -> list[float]:
+def _on_host(engine: Engine) -> list[float]:
     times = [time.perf_counter()]
-    for _ in range(steps):
+    for _ in range(STEPS_ON_HOST):
         engine.step()
         times.append(time.perf_counter())
     return [1e6 * (end - start) for start, end in pairwise(times)]

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 if not hasattr(functional, "grouped_mm"):
-    raise PartNotInstalledError(
-        f"the laboratory needs torch 2.10 or newer, not {torch.__version__}: pip install -U torch"
-    )
+    raise PartNotInstalledError(f"lab needs torch 2.10 or newer, not {torch.__version__}: pip install -U torch")
 
 
 class MLP(torch.nn.Module):
