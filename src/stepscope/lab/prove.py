@@ -68,7 +68,8 @@ class Proof:
             found = slowdowns.find(verdict.truth.slowdown) if verdict.truth.slowdown else None
             wanted = {found.rule, *found.also} if found else set()
             where = f"`{verdict.case}`, {verdict.mode}"
-            if found and found.rule in self.rules and found.rule not in verdict.found:
+            was_seen = verdict.truth.machine.gpu is not None  # without GPU work there is nothing to find
+            if found and was_seen and found.rule in self.rules and found.rule not in verdict.found:
                 yield f"{where}: `{found.rule}` is silent."
             allowed = wanted | ({NATURAL} if verdict.mode == "eager" else set())
             yield from (f"{where}: `{rule}` fires without cause." for rule in sorted(verdict.found - allowed))
