@@ -1,4 +1,4 @@
-"""Time an all-reduce over the GPUs of this machine by size: ``torchrun --nproc-per-node 2 benchmarks/bench_all_reduce.py``.
+"""Time an all-reduce over the GPUs of this machine: ``torchrun --nproc-per-node 2 benchmarks/bench_all_reduce.py``.
 
 BF16, in the replay of a CUDA graph, after a check of the sum. The rate counts each rank's bytes once, and what a ring
 sends a rank: 2 (n − 1) / n of them (NCCL's "bus bandwidth").

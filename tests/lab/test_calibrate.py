@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from stepscope.hardware import find_gpu
 from stepscope.lab import calibrate as module
 from stepscope.lab.calibrate import Sizes, calibrate, keep, measure
 from stepscope.lab.ceilings import Bench
+from stepscope.paged_mla.bench.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 SMALL = Sizes(tensor_bytes=1 << 16, matrix=64, launches=4, graph_kernels=5)
 
 
-@dataclass(frozen=True)
-class Took:
-    us: float = 2.0
-    spread_us: float = 0.1
+def time_call(call: Callable[[], object]) -> Timing:
+    call()
+    return Timing(2.0, 0.1)
 
 
-def time_calls(call: Callable[[int], object], pools: int) -> Took:
-    for number in range(pools):
+def time_graph(call: Callable[[int], object], count: int) -> Timing:
+    for number in range(count):
         call(number)
-    return Took()
+    return Timing(2.0, 0.1)
 
 
-BENCH = Bench(torch.device("cpu"), time_calls, launch=lambda: None, synchronize=lambda: None)
+BENCH = Bench(torch.device("cpu"), time_call, time_graph, launch=lambda: None, synchronize=lambda: None)
 
 
 def found(*measured: Measurement, device: str = "NVIDIA H200", gpu: str = "h200") -> Calibration:

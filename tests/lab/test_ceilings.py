@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
 from stepscope.errors import DeviceError, ExitCode
 from stepscope.lab import ceilings
 from stepscope.lab.ceilings import Bench
+from stepscope.lab.timing import time_bursts
+from stepscope.paged_mla.bench.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@dataclass(frozen=True)
-class Took:
-    us: float
-    spread_us: float
+TOOK = Timing(2.0, 0.1)
 
 
-@dataclass
-class Bound:
+def bench(time_call: Callable[[Callable[[], object]], Timing] | None = None) -> Bench:
+    return Bench(torch.device("cpu"), time_call or really, in_a_graph, launch=lambda: None, synchronize=lambda: None)
+
+
+def really(call: Callable[[], object]) -> Timing:
     """A device on which each call takes 2 µs, give or take 0.1; it really makes the call."""
-
-    pools: list[int] = field(default_factory=list)
-
-    def __call__(self, call: Callable[[int], object], pools: int) -> Took:
-        self.pools.append(pools)
-        for number in range(pools):
-            call(number)
-        return Took(2.0, 0.1)
+    call()
+    return TOOK
 
 
-def bench(timer: Callable[[Callable[[int], object], int], Took] | None = None) -> Bench:
-    return Bench(torch.device("cpu"), timer or Bound(), launch=lambda: None, synchronize=lambda: None)
-
-
-def never(_call: Callable[[int], object], _pools: int) -> Took:
+def never(call: Callable[[], object]) -> Timing:  # noqa: ARG001 -- the point of it
     """A device that does nothing, and says that it did."""
-    return Took(2.0, 0.1)
+    return TOOK
+
+
+def in_a_graph(call: Callable[[int], object], count: int) -> Timing:
+    for number in range(count):
+        call(number)
+    return TOOK
 
 
 def test_a_copy_counts_bytes_read_and_written() -> None:
@@ -70,7 +68,7 @@ def test_a_product_counts_two_operations_an_element(measurement: Callable[[int, 
 def test_a_device_that_did_not_do_the_work_is_refused(
     measurement: Callable[[int, Bench], ceilings.Reached], size: int
 ) -> None:
-    with pytest.raises(DeviceError, match="wrong|not equal") as caught:
+    with pytest.raises(DeviceError, match=r"wrong|not equal") as caught:
         measurement(size, bench(never))
     assert caught.value.exit_code is ExitCode.REMOTE_FAILURE
 
@@ -97,7 +95,8 @@ def test_a_launch_is_what_the_host_takes_for_one_of_a_row() -> None:
     calls: Counter[str] = Counter()
     here = Bench(
         torch.device("cpu"),
-        Bound(),
+        really,
+        in_a_graph,
         launch=lambda: calls.update(["launch"]),
         synchronize=lambda: calls.update(["wait"]),
         clock=lambda: next(ticks),
@@ -109,10 +108,48 @@ def test_a_launch_is_what_the_host_takes_for_one_of_a_row() -> None:
 
 
 def test_a_kernel_in_a_graph_is_timed_in_one_graph_of_all() -> None:
-    timer = Bound()
+    graphs: list[int] = []
     calls: Counter[str] = Counter()
-    here = Bench(torch.device("cpu"), timer, launch=lambda: calls.update(["launch"]), synchronize=lambda: None)
+
+    def time_graph(call: Callable[[int], object], count: int) -> Timing:
+        graphs.append(count)
+        return in_a_graph(call, count)
+
+    here = Bench(
+        torch.device("cpu"), really, time_graph, launch=lambda: calls.update(["launch"]), synchronize=lambda: None
+    )
     reached = ceilings.graph_kernel_time(1000, here)
     assert (reached.value, reached.spread) == (2.0, 0.1)
-    assert timer.pools == [1000]
+    assert graphs == [1000]
     assert calls["launch"] == 1000
+
+
+def test_a_burst_is_warmed_up_and_its_median_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three bursts of 3 calls that do not count and 10 that do; on this device, call n takes n ms."""
+    calls = 0
+    rests: list[float] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = calls * (calls + 1) / 2
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.at - self.at
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr("time.sleep", rests.append)
+    timing = time_bursts(call)
+    assert (calls, len(rests)) == (39, 3)
+    # Timed are calls 4 to 13, 17 to 26 and 30 to 39: 21.5 in the middle.
+    assert timing.us == pytest.approx(21_500)
+    assert timing.spread_us == pytest.approx(
+        np.subtract(*np.quantile([*range(4, 14), *range(17, 27), *range(30, 40)], [0.75, 0.25])) * 1e3
+    )

@@ -26,7 +26,7 @@ class NotMeasured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU while it multiplied matrices, as nvidia-smi tells it."""
+    """The GPU after a second of nothing but matrix products, as nvidia-smi tells it."""
 
     sm_mhz: float | None
     memory_mhz: float | None

@@ -54,8 +54,11 @@ def users() -> dict[str, Gpu]:
 
 def user_folder() -> Path | None:
     """Return where the user's files are; None where the user has no folder for settings."""
-    folder = Path(platformdirs.user_config_dir("stepscope")) / "gpus"
-    return folder if folder.is_absolute() else None
+    try:
+        folder = Path(platformdirs.user_config_dir("stepscope")) / "gpus"
+    except RuntimeError:  # no home: newer versions of platformdirs say so
+        return None
+    return folder if folder.is_absolute() else None  # and older ones return `~`
 
 
 def writable_user_folder() -> Path:

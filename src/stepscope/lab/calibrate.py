@@ -17,6 +17,7 @@ from stepscope.hardware import Figure, Gpu
 from stepscope.lab import ceilings
 from stepscope.lab.ceilings import Bench
 from stepscope.lab.machine import driver_and_clocks
+from stepscope.lab.timing import time_bursts
 from stepscope.paged_mla.bench.timing import time_calls
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def keep(calibration: Calibration) -> Path:
 
 def _measured_here(device: torch.device, name: str) -> Calibration:
     properties = torch.cuda.get_device_properties(device)
-    bench = Bench(device, time_calls, partial(torch.cuda._sleep, 0), torch.cuda.synchronize)  # noqa: SLF001 -- the smallest kernel that torch has
+    launch = partial(torch.cuda._sleep, 0)  # noqa: SLF001 -- the emptiest kernel that torch has
+    bench = Bench(device, time_bursts, time_calls, launch, torch.cuda.synchronize)
     found = list(measure(Sizes().fitting(torch.cuda.mem_get_info(device)[0]), bench))
     driver, clocks = driver_and_clocks(_identifier(properties), _load(device))
     known = hardware.find_gpu(None, properties.name)

@@ -5,17 +5,19 @@ Numbers that are all alike need less power, so that clocks stay higher than in r
 
 from __future__ import annotations
 
-import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from stepscope.errors import DeviceError
+from stepscope.lab.timing import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stepscope.paged_mla.bench.timing import Timing
 
 _WRONG = 0.05
 """Relative error of a product's rows; rounding to bf16 gives 0.002, sums in fewer bits under FP8 0.01 at most."""
@@ -23,31 +25,15 @@ _CHECKED_ROWS = 16
 _REPETITIONS = 30
 
 
-class Timing(Protocol):
-    """Microseconds a call."""
-
-    @property
-    def us(self) -> float:
-        """Median."""
-
-    @property
-    def spread_us(self) -> float:
-        """Distance between the quartiles."""
-
-
-class Timer(Protocol):
-    """Times calls on the device."""
-
-    def __call__(self, call: Callable[[int], object], pools: int) -> Timing:
-        """Time `call(i)` for each i below `pools`, many times over."""
-
-
 @dataclass(frozen=True, slots=True)
 class Bench:
     """A device, and how to use it."""
 
     device: torch.device
-    time_calls: Timer
+    time_call: Callable[[Callable[[], object]], Timing]
+    """Times a call on the device, many times over."""
+    time_graph: Callable[[Callable[[int], object], int], Timing]
+    """Times `call(i)` for each i below a number, all of them in one graph."""
     launch: Callable[[], object]
     """Launches an empty kernel."""
     synchronize: Callable[[], object]
@@ -76,7 +62,7 @@ def copy_rate(size: int, bench: Bench) -> Reached:
     """
     source = torch.rand(size // 4, device=bench.device)
     target = torch.empty_like(source)
-    timing = bench.time_calls(lambda _: target.copy_(source), 1)
+    timing = bench.time_call(lambda: target.copy_(source))
     if not torch.equal(target, source):
         raise DeviceError("calibrate: a copy on this GPU is not equal to its source")
     return _rate(2 * source.nbytes / 1e3, timing)
@@ -90,7 +76,7 @@ def read_rate(size: int, bench: Bench) -> Reached:
     """
     source = torch.rand(size // 4, device=bench.device)
     total = torch.empty((), device=bench.device)
-    timing = bench.time_calls(lambda _: torch.sum(source, dim=0, out=total), 1)
+    timing = bench.time_call(lambda: torch.sum(source, dim=0, out=total))
     expected = float(source.sum(dtype=torch.float64))
     if not abs(float(total) - expected) <= 1e-4 * expected:
         raise DeviceError("calibrate: a sum on this GPU is wrong")
@@ -105,7 +91,7 @@ def bf16_rate(size: int, bench: Bench) -> Reached:
     """
     left, right = (torch.randn(size, size, device=bench.device, dtype=torch.bfloat16) for _ in range(2))
     product = torch.empty_like(left)
-    timing = bench.time_calls(lambda _: torch.matmul(left, right, out=product), 1)
+    timing = bench.time_call(lambda: torch.matmul(left, right, out=product))
     _check_product(product, left, right)
     return _rate(2 * size**3 / 1e6, timing)
 
@@ -121,17 +107,17 @@ def fp8_rate(size: int, bench: Bench) -> Reached:
     right = right.t()  # the unit wants its columns one after another
     one = torch.ones((), device=bench.device)
 
-    def multiply(_: int) -> torch.Tensor:
+    def multiply() -> torch.Tensor:
         # Sums in fast registers, as engines multiply.
         return torch._scaled_mm(  # noqa: SLF001 -- torch has no public name for it before 2.10
             left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
         )
 
     try:
-        product = multiply(0)
+        product = multiply()
     except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
         raise NotImplementedError(str(error).partition("\n")[0]) from error
-    timing = bench.time_calls(multiply, 1)
+    timing = bench.time_call(multiply)
     _check_product(product, left, right)
     return _rate(2 * size**3 / 1e6, timing)
 
@@ -148,13 +134,13 @@ def launch_latency(count: int, bench: Bench) -> Reached:
         for _ in range(count):
             bench.launch()
         each.append((bench.clock() - start) / count * 1e6)
-    low, middle, high = statistics.quantiles(each[1:], n=4, method="inclusive")  # the first one warms up
-    return Reached(middle, high - low)
+    timing = summary(each[1:])  # the first one warms up
+    return Reached(timing.us, timing.spread_us)
 
 
 def graph_kernel_time(count: int, bench: Bench) -> Reached:
     """Return what an empty kernel costs the device in µs, in the replay of a graph of `count` of them."""
-    timing = bench.time_calls(lambda _: bench.launch(), count)
+    timing = bench.time_graph(lambda _: bench.launch(), count)
     return Reached(timing.us, timing.spread_us)
 
 

@@ -12,17 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _QUERY = "driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
+_SETTLING_S = 1.0
+"""Until power and clocks are steady."""
 _PATIENCE_S = 10.0
 """nvidia-smi answers in well under a second, unless the driver hangs."""
 
 
 def driver_and_clocks(device: str | None, load: Callable[[], object]) -> tuple[str | None, Clocks | None]:
-    """Return the driver's version, and the clocks while the GPU is at work.
+    """Return the driver's version, and the clocks once the GPU has been at work for a second.
 
     Args:
         device: the GPU's identifier, `GPU-…`; None for the first.
         load: work for the GPU; it is repeated until nvidia-smi has answered.
     """
+    settled = time.monotonic() + _SETTLING_S
+    while time.monotonic() < settled:
+        load()
     answer = _ask(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits", "-i", device or "0"], load)
     fields = [field.strip() for field in answer.partition("\n")[0].split(",")]
     if len(fields) != len(_QUERY.split(",")):

@@ -81,7 +81,7 @@ def _machine(calibration: Calibration) -> str:
             (clocks.temperature_c, "{:.0f} °C"),
         ]
         known = ", ".join(text.format(value) for value, text in told if value is not None)
-        parts += [f"in a matmul: {known}"] if known else []
+        parts += [f"after a second of matmuls: {known}"] if known else []
     return "; ".join(parts)
 
 
