@@ -31,6 +31,11 @@ def rate(gb_per_s: float) -> str:
     return f"{gb_per_s:.0f} GB/s"
 
 
+def arithmetic(tflops: float) -> str:
+    """Format a rate of arithmetic given in 1e12 operations/s."""
+    return f"{tflops:,.0f} TFLOPS"
+
+
 def share(fraction: float) -> str:
     """Format a fraction as a percentage: one decimal, none from 99.95% up, ``<0.1%`` below."""
     if 0 < fraction < 0.0005:

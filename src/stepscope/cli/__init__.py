@@ -10,6 +10,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError
 
 from stepscope.cli.bench import bench
+from stepscope.cli.calibrate import calibrate
 from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
 from stepscope.cli.explain import explain
@@ -28,7 +29,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, demo, diagnose, explain, floor, ops, rules, schema, sql):
+for command in (bench, calibrate, demo, diagnose, explain, floor, ops, rules, schema, sql):
     app.command(command)
 
 

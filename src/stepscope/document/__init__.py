@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from stepscope.document.calibration import Calibration, Clocks, Measurement, NotMeasured
 from stepscope.document.diagnosis import (
     SCHEMA_VERSION,
     Attribution,
@@ -42,7 +43,9 @@ def json_schema() -> dict[str, Any]:
 __all__ = [
     "SCHEMA_VERSION",
     "Attribution",
+    "Calibration",
     "ClassTime",
+    "Clocks",
     "Confidence",
     "CouldNotCheck",
     "Diagnosis",
@@ -55,7 +58,9 @@ __all__ = [
     "Group",
     "Hardware",
     "KernelTime",
+    "Measurement",
     "Model",
+    "NotMeasured",
     "Range",
     "RuledOut",
     "Severity",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from stepscope.hardware import Figure, Gpu
+    from stepscope.hardware import Gpu
     from stepscope.pipeline.cost.work import Work
 
 
@@ -38,15 +38,16 @@ class Ceilings:
     @classmethod
     def of(cls, gpu: Gpu | None) -> Self | None:
         """Return a GPU's ceilings; None where its memory's rate is not known."""
-        if gpu is None or gpu.memory_gb_per_s is None:
+        memory = None if gpu is None else gpu.memory_measured_gb_per_s or gpu.memory_gb_per_s
+        if gpu is None or memory is None:
             return None
         known = {
             "BFloat16": gpu.bf16_measured_tflops or gpu.bf16_tflops,
-            "Float8_e4m3fn": gpu.fp8_tflops,
+            "Float8_e4m3fn": gpu.fp8_measured_tflops or gpu.fp8_tflops,
             "Float4": gpu.fp4_tflops,
         }
         tflops = {dtype: figure.value for dtype, figure in known.items() if figure is not None}
-        return cls(_value(gpu.memory_measured_gb_per_s or gpu.memory_gb_per_s), tflops)
+        return cls(memory.value, tflops)
 
     def floor(self, work: Work) -> tuple[float, Bound]:
         """Return the least time of the work in µs, and what bounds it.
@@ -57,7 +58,3 @@ class Ceilings:
         rate = self.tflops.get(work.multiply_dtype) or self.tflops.get("BFloat16")
         compute_us = work.flops / rate / 1e6 if rate else 0.0
         return (memory_us, Bound.MEMORY) if memory_us >= compute_us else (compute_us, Bound.COMPUTE)
-
-
-def _value(figure: Figure) -> float:
-    return figure.value

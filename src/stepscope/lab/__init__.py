@@ -1,0 +1,1 @@
+"""The laboratory (extra `gpu`): what a GPU really does, measured."""
