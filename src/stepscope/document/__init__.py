@@ -30,7 +30,16 @@ from stepscope.document.diagnosis import (
     Warning_,
     WhatIf,
 )
-from stepscope.document.floor import Floor, FloorComponent
+from stepscope.document.floor import (
+    Amortisation,
+    BatchCost,
+    BatchPoint,
+    Floor,
+    FloorCase,
+    FloorComponent,
+    GrowthPoint,
+    WaterfallRow,
+)
 
 
 def json_schema() -> dict[str, Any]:
@@ -40,7 +49,10 @@ def json_schema() -> dict[str, Any]:
 
 __all__ = [
     "SCHEMA_VERSION",
+    "Amortisation",
     "Attribution",
+    "BatchCost",
+    "BatchPoint",
     "ClassTime",
     "Confidence",
     "CouldNotCheck",
@@ -49,9 +61,11 @@ __all__ = [
     "Finding",
     "Fix",
     "Floor",
+    "FloorCase",
     "FloorComponent",
     "Frame",
     "Group",
+    "GrowthPoint",
     "Hardware",
     "Model",
     "Range",
@@ -62,6 +76,7 @@ __all__ = [
     "Tool",
     "TraceInfo",
     "Warning_",
+    "WaterfallRow",
     "WhatIf",
     "json_schema",
 ]

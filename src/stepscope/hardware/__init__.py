@@ -29,6 +29,10 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bf16_measured_tflops: Figure | None = None
     fp8_tflops: Figure | None = None
     fp4_tflops: Figure | None = None
+    link_gb_per_s: Figure | None = None
+    """Rate to its peers, all of them together, in one direction."""
+    collective_latency_us: Figure | None = None
+    """An all-reduce of a few bytes."""
 
 
 def gpu_names() -> list[str]:
