@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -42,6 +43,11 @@ from stepscope.document.floor import (
 )
 
 
+def encodable(path: str) -> str:
+    """Return a path as text that JSON can hold: bytes of it that are no UTF-8 come out escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a diagnosis."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Diagnosis)}
@@ -78,5 +84,6 @@ __all__ = [
     "Warning_",
     "WaterfallRow",
     "WhatIf",
+    "encodable",
     "json_schema",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.document import FloorCase
+from stepscope.document import FloorCase, encodable
 from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
 from stepscope.model import Deployment, Parallel, load_model, rank_weights, weight_formats
@@ -179,7 +179,15 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     if batch is None:
         batch = (steps[0].batch_size if steps else None) or 1
     case = FloorCase(
-        model=model, gpu=gpu, tp=tp, ep=ep, dp=dp, weights=weights, kv_dtype=kv_dtype, batch=batch, context=context
+        model=encodable(model),
+        gpu=gpu,
+        tp=tp,
+        ep=ep,
+        dp=dp,
+        weights=weights,
+        kv_dtype=kv_dtype,
+        batch=batch,
+        context=context,
     )
     load_ = Load(batch, context, _KV_DTYPES[kv_dtype])
     return step_floor(case, rank, load_, ceilings, measured_us=measured_us, steps=steps)

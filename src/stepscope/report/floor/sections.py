@@ -41,6 +41,10 @@ def summary(floor: Floor) -> Iterator[str]:
     yield f"floor {units.time(floor.floor_us_per_step)} a step, {rate}"
     if floor.measured_us is not None and floor.unexplained_us is not None:
         times = floor.measured_us / floor.floor_us_per_step
+        if times < 1:
+            below = f"{units.time(-floor.unexplained_us)} below the floor"
+            yield f"measured {units.time(floor.measured_us)}, {below}: it did other work than this"
+            return
         yield (
             f"measured {units.time(floor.measured_us)}, {units.count(round(times, 1))} times the floor:"
             f" {units.time(floor.unexplained_us)} beyond it"

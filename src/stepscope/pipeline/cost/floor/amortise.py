@@ -41,7 +41,9 @@ def amortise(measured: Sequence[MeasuredSteps]) -> document.Amortisation:
     parts = [_line(name, batch, us) for name, us in times.items()]
     return document.Amortisation(
         points=[
-            document.BatchPoint(trace=m.trace, batch_size=int(size), steps=m.steps, duration_us=m.duration_us)
+            document.BatchPoint(
+                trace=document.encodable(m.trace), batch_size=int(size), steps=m.steps, duration_us=m.duration_us
+            )
             for m, size in zip(measured, batch, strict=True)
         ],
         step=step,

@@ -52,10 +52,10 @@ def _model(rank: Rank, load: Load) -> Iterator[str]:
     spec, parallel = rank.spec, rank.parallel
     if spec.experts is not None:
         hit = expected_experts(spec.experts.routed, spec.experts.per_token, load.batch)
-        shared = f", shared out evenly over {parallel.ep} groups of ranks" if parallel.ep > 1 else ""
+        shared = f", the same share in each of {parallel.ep} groups of ranks" if parallel.ep > 1 else ""
         yield (
-            f"routing is random: of the {spec.experts.routed} experts of a layer {_plural(load.batch, 'token')}"
-            f" hit {units.count(round(hit, 1))}, as expected{shared}"
+            f"routing is random: {_plural(load.batch, 'token is', 'tokens are')} expected to hit"
+            f" {units.count(round(hit, 1))} of the {spec.experts.routed} experts of a layer{shared}"
         )
     if spec.sparse_index is not None and not selects(spec.sparse_index, load):
         yield (
@@ -63,7 +63,7 @@ def _model(rank: Rank, load: Load) -> Iterator[str]:
             " tokens: only its new keys are necessary"
         )
     if parallel.attention_dp > 1:
-        requests = _plural(load.attended(parallel), "request")
+        requests = _plural(load.attended(parallel), "request", "requests")
         yield f"the busiest of {parallel.attention_dp} attention groups has {requests}"
     if spec.mtp_layers:
         yield "multi-token-prediction layers do not run"
@@ -105,5 +105,5 @@ def _source(ceilings: Ceilings, name: str) -> str:
     return f" ({ceilings.sources[name]})" if name in ceilings.sources else ""
 
 
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _plural(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
