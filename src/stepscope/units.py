@@ -9,7 +9,7 @@ _OPERATION_UNITS = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1
 def time(us: float) -> str:
     """Format a duration given in µs: ``848.5 µs``, ``66.19 ms``, ``1.42 s``."""
     if us < 0:
-        return "-" + time(-us)
+        return ("-" if us <= -0.05 else "") + time(-us)
     if us >= 999_995:  # which rounds to 1000.00 ms
         return f"{us / 1e6:.2f} s"
     if us >= 999.95:

@@ -81,12 +81,12 @@ def test_without_kernels_of_their_own_experts_and_attention_are_linear_layers(tm
     assert adds_up(found)
 
 
-def beside() -> Kineto:
-    """Steps 200 µs apart: a GEMM of 100 µs, and beside it from 60 µs on a cast of 90 µs on another stream."""
+def beside(cast_us: float = 90) -> Kineto:
+    """Steps 200 µs apart: a GEMM of 100 µs, and beside it from 60 µs on a cast on another stream."""
     trace = Kineto()
     for begin in range(100, 1100, 200):
         trace.annotation("step[DECODE bs=1]", begin, 20)
-        for name, at, us, stream in (("nvjet_a", 10, 100, 7), ("float8_copy_kernel", 70, 90, 9)):
+        for name, at, us, stream in (("nvjet_a", 10, 100, 7), ("float8_copy_kernel", 70, cast_us, 9)):
             correlation = trace.launch(begin + 2)
             trace.kernel(name, begin + at, us, correlation=correlation, stream=stream)
     return trace
@@ -100,12 +100,19 @@ def test_a_moment_belongs_to_the_kernel_that_was_first(tmp_path: Path) -> None:
     assert adds_up(found)
 
 
+def test_work_that_runs_on_into_the_next_step_counts_until_there(tmp_path: Path) -> None:
+    found = compared(beside(cast_us=160), tmp_path)
+    measured = {name: rows(found)[name].measured_us for name in ("linear layers", "cast", "idle")}
+    assert measured == pytest.approx({"linear layers": 100, "cast": 100, "idle": 0})
+    assert adds_up(found)
+
+
 @pytest.mark.parametrize("steps", [4, 5], ids=["a middle step", "two middle steps"])
 def test_the_middle_steps_are_taken_apart(steps: int, tmp_path: Path) -> None:
     """Of 5 steps the first and the last, which has no successor, do not count; then an odd or even number remain."""
-    work = [(GEMM._replace(us=1000.0 * (n + 1)), CAST) for n in range(steps)]
+    work = [(GEMM._replace(us=1000.0 * 2**n), CAST) for n in range(steps)]
     found = compared(graphed(work), tmp_path)
-    middle = {4: 2500.0, 5: 3000.0}[steps]  # of 2 and 3 ms; of 2, 3 and 4 ms
+    middle = {4: 3000.0, 5: 4000.0}[steps]  # of 2 and 4 ms; of 2, 4 and 8 ms
     assert rows(found)["linear layers"].measured_us == pytest.approx(middle)
     assert found.measured_us == pytest.approx(middle + 900 + BETWEEN_GRAPHS_US)
     assert adds_up(found)
