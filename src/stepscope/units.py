@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 _BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_OPERATION_UNITS = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3))
 
 
 def time(us: float) -> str:
     """Format a duration given in µs: ``848.5 µs``, ``66.19 ms``, ``1.42 s``."""
     if us < 0:
-        return "-" + time(-us)
+        return ("-" if us <= -0.05 else "") + time(-us)
     if us >= 999_995:  # which rounds to 1000.00 ms
         return f"{us / 1e6:.2f} s"
     if us >= 999.95:
@@ -22,6 +23,14 @@ def size(count: float) -> str:
         if count >= scale * 0.99995:
             return f"{count / scale:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def operations(count: float) -> str:
+    """Format a number of floating-point operations in decimal units: ``12.3 GFLOP``."""
+    for unit, scale in _OPERATION_UNITS:
+        if count >= scale * 0.99995:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} FLOP"
 
 
 def rate(gb_per_s: float) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.document import FloorCase, encodable
 from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
 from stepscope.model import Deployment, Parallel, load_model, rank_weights, weight_formats
-from stepscope.pipeline.attribute import attribute
+from stepscope.pipeline.attribute import attribute, classes
 from stepscope.pipeline.attribute.join import Donor, join, join_within
 from stepscope.pipeline.cost import Ceilings
-from stepscope.pipeline.cost.floor import Load, step_floor
+from stepscope.pipeline.cost.floor import Load, MeasuredSteps, Rank, measure_steps, step_floor
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
@@ -100,7 +101,7 @@ def ops(
         NotATraceError: the file is no trace, or the folder holds none.
     """
     listener = listener or Silent()
-    linked, steps = _one_trace(path, listener, cache)
+    linked, steps, _ = _one_trace(path, listener, cache)
     found = list_ops(linked, steps, name)
     if not found.height:
         nothing = "no GPU work was recorded; a name, such as '*', lists ops without" if name is None else None
@@ -122,7 +123,7 @@ def query(path: str | Path, sql: str, *, listener: Listener | None = None, cache
         NotATraceError: the file is no trace, or the folder holds none.
     """
     check_query(sql)  # said before any file is read
-    linked, steps = _one_trace(path, listener or Silent(), cache)
+    linked, steps, _ = _one_trace(path, listener or Silent(), cache)
     return run_query(linked, steps, sql)
 
 
@@ -131,46 +132,88 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     model: str,
     gpu: str,
     tp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
     weights: str = "bf16",
     kv_dtype: str = "bf16",
-    batch: int = 1,
+    batch: int | None = None,
     context: int = 1024,
     measured_us: float | None = None,
+    traces: Sequence[str | Path] = (),
+    listener: Listener | None = None,
+    cache: Cache | None = None,
 ) -> Floor:
-    """Return the least time that a decode step can take.
+    """Return the least time that a decode step can take, and the way from there to what was measured.
 
     Args:
         model: a preset's name, or a Hugging Face `config.json`.
         gpu: a GPU's name.
         tp: ranks of the tensor-parallel group.
+        ep: of these, groups that share out the experts.
+        dp: of these, groups that attend to requests of their own.
         weights: format of the routed experts, or of all linear layers of a dense model.
         kv_dtype: `bf16` or `fp8`.
-        batch: requests in the step.
+        batch: requests in the step; None: as many as the first trace's steps have, without a trace 1.
         context: live tokens of each request.
         measured_us: what such a step was measured to take, in µs.
+        traces: of such steps, in place of `measured_us`; of several batch sizes to tell fixed costs from proportional.
+        listener: told how far reading is, and what makes totals of a trace doubtful.
+        cache: where traces are kept, so that they need not be read again.
 
     Raises:
-        UsageError: a name is not known, the model does not divide by the ranks, or the GPU's rates are not known.
+        UsageError: a name is not known, the model does not divide by the ranks, the GPU's rates are not known, or the
+            traces hold no decode steps of that batch size.
+        NotATraceError: a file is no trace, or a folder holds none.
     """
+    if measured_us is not None and traces:
+        raise UsageError("--measured and --trace both tell what was measured; give one of them")
     ceilings = Ceilings.of(find_gpu(gpu, None))
     if ceilings is None:
         raise UsageError(f"--gpu {gpu}: the rate of its memory is not known")
-    spec, parallel = load_model(model), Parallel(tp)
-    held = rank_weights(spec, parallel, weight_formats(spec, weights))
+    for option, ranks in (("--ep", ep), ("--dp", dp)):
+        if tp % ranks:
+            raise UsageError(f"{option} {ranks}: does not divide the {tp} ranks of --tp")
+    spec, parallel = load_model(model), Parallel(tp=tp, attention_dp=dp, ep=ep)
+    rank = Rank(spec, parallel, rank_weights(spec, parallel, weight_formats(spec, weights)))
+    steps = [measured for path in traces for measured in _decode_steps(path, listener or Silent(), cache)]
+    if batch is None:
+        batch = (steps[0].batch_size if steps else None) or 1
+    case = FloorCase(
+        model=encodable(model),
+        gpu=gpu,
+        tp=tp,
+        ep=ep,
+        dp=dp,
+        weights=weights,
+        kv_dtype=kv_dtype,
+        batch=batch,
+        context=context,
+    )
     load_ = Load(batch, context, _KV_DTYPES[kv_dtype])
-    return step_floor(spec, parallel, held, load=load_, ceilings=ceilings, measured_us=measured_us)
+    return step_floor(case, rank, load_, ceilings, measured_us=measured_us, steps=steps)
 
 
-def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tuple[Linked, Steps]:
+def _decode_steps(path: str | Path, listener: Listener, cache: Cache | None) -> list[MeasuredSteps]:
+    linked, steps, complete = _one_trace(path, listener, cache)
+    class_of_kernel = classes(linked.kernels.select("name", "kind"))
+    measured = measure_steps(linked, steps, class_of_kernel, is_complete=complete)
+    if not measured:
+        found = ", ".join(steps.phases()) or "none at all"
+        raise UsageError(f"--trace {path}: holds no decode step; the phases of its steps: {found}")
+    return measured
+
+
+def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tuple[Linked, Steps, bool]:
     files = find_traces(path)
     if len(files) > 1:
         raise UsageError(f"{path}: the folder holds {len(files)} files that may be traces; name one of them")
     linked = link(load(files[0], listener=listener, cache=cache))
     steps = find_steps(linked)
-    for warning in check_health(linked, steps, layers=None):
+    warnings = check_health(linked, steps, layers=None)
+    for warning in warnings:
         if warning.spoils_totals:
             listener.warns(f"{files[0]}: {warning.message}")
-    return linked, steps
+    return linked, steps, is_complete(warnings)
 
 
 def _traces(paths: Sequence[str | Path], listener: Listener, cache: Cache | None) -> Iterator[Trace]:

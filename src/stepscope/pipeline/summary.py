@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,7 +89,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
 def _trace_info(examined: Examined) -> document.TraceInfo:
     trace = examined.linked.trace
     return document.TraceInfo(
-        path=os.fsencode(trace.path).decode("utf-8", "backslashreplace"),
+        path=document.encodable(trace.path),
         bytes=trace.file_bytes,
         events=trace.event_count,
         rank=trace.rank,

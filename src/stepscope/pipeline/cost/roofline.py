@@ -6,7 +6,7 @@ The roofline: work takes at least as long as its bytes at the memory's rate, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from stepscope.hardware import Gpu
+    from stepscope.hardware import Figure, Gpu
     from stepscope.pipeline.cost.work import Work
+
+_ANY_TYPE = "BFloat16"
 
 
 class Bound(StrEnum):
@@ -34,6 +36,12 @@ class Ceilings:
     """Memory, in 1e9 bytes/s, bytes read plus bytes written."""
     tflops: Mapping[str, float]
     """Matrix units, in 1e12 operations/s, by type."""
+    link_gb_per_s: float | None = None
+    """To all peers together, in 1e9 bytes/s in one direction; None: not known."""
+    collective_latency_us: float | None = None
+    """What a collective of a few bytes takes; None: not known."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where each rate comes from: by type, and `memory`, `link`, `latency`."""
 
     @classmethod
     def of(cls, gpu: Gpu | None) -> Self | None:
@@ -46,15 +54,40 @@ class Ceilings:
             "Float8_e4m3fn": gpu.fp8_measured_tflops or gpu.fp8_tflops,
             "Float4": gpu.fp4_tflops,
         }
-        tflops = {dtype: figure.value for dtype, figure in known.items() if figure is not None}
-        return cls(memory.value, tflops)
+        figures = {**known, "memory": memory, "link": gpu.link_gb_per_s, "latency": gpu.collective_latency_us}
+        return cls(
+            gb_per_s=memory.value,
+            tflops={dtype: figure.value for dtype, figure in known.items() if figure is not None},
+            link_gb_per_s=_value(gpu.link_gb_per_s),
+            collective_latency_us=_value(gpu.collective_latency_us),
+            sources={name: figure.source for name, figure in figures.items() if figure is not None},
+        )
 
-    def floor(self, work: Work) -> tuple[float, Bound]:
-        """Return the least time of the work in µs, and what bounds it.
-
-        A type without a matrix unit of its own is converted and multiplied as BF16.
-        """
-        memory_us = work.bytes / self.gb_per_s / 1e3
-        rate = self.tflops.get(work.multiply_dtype) or self.tflops.get("BFloat16")
-        compute_us = work.flops / rate / 1e6 if rate else 0.0
+    def floor(self, *works: Work) -> tuple[float, Bound]:
+        """Return the least time in µs of works whose traffic and arithmetic all overlap, and what bounds it."""
+        memory_us = sum(work.bytes for work in works) / self.gb_per_s / 1e3
+        compute_us = sum(self._compute_us(work) for work in works)
         return (memory_us, Bound.MEMORY) if memory_us >= compute_us else (compute_us, Bound.COMPUTE)
+
+    def exchange(self, count: float, bytes_each: float) -> tuple[float, Bound]:
+        """Return the least time in µs of `count` collectives in which a rank sends so many bytes, and what bounds it.
+
+        Each takes the latency and the bytes at the links' rate (R. Hockney, "The communication challenge for MPP",
+        Parallel Computing 20 (3), 1994); what is not known of the two counts nothing. Bytes over links are `memory`.
+        """
+        latency_us = self.collective_latency_us or 0.0
+        moving_us = bytes_each / self.link_gb_per_s / 1e3 if self.link_gb_per_s else 0.0
+        bound = Bound.LATENCY if latency_us >= moving_us else Bound.MEMORY
+        return count * (latency_us + moving_us), bound
+
+    def multiplied_as(self, dtype: str) -> str:
+        """Return the type that a type is multiplied in: its own where there is a rate for it, else BF16."""
+        return dtype if dtype in self.tflops else _ANY_TYPE
+
+    def _compute_us(self, work: Work) -> float:
+        rate = self.tflops.get(self.multiplied_as(work.multiply_dtype))
+        return work.flops / rate / 1e6 if rate else 0.0
+
+
+def _value(figure: Figure | None) -> float | None:
+    return None if figure is None else figure.value
