@@ -46,9 +46,7 @@ def find_steps(linked: Linked) -> Steps:
     launches = linked.trace.launches
     captures = launches.filter(launches["name"].cast(pl.String).str.contains(CAPTURE))["start_ns"].to_numpy()
     steps, of_kernel, found_by = _found(linked, captures)
-    hole_ns = 0
-    if found_by is not FoundBy.KERNEL_SEQUENCE:
-        of_kernel, hole_ns = without_hole(linked, of_kernel)
+    of_kernel, hole_ns = without_hole(linked, of_kernel)
     found = Steps(steps, of_kernel, found_by, captures.size > 0, hole_ns)
     found = replace(found, steps=with_tokens(linked.trace, found))
     return replace(found, windows=_windows(linked, found))

@@ -162,10 +162,11 @@ def _alike(names: Ints, begin: Ints) -> tuple[bool, set[int]]:
 
 def _whole_steps(marks: _Marks, symbols: Ints, since_last: Ints) -> tuple[Ints, int]:
     """Choose where in the sequence a step begins, and keep the whole steps."""
-    size = symbols.size
+    size, first = symbols.size, marks.positions[0][0]
     lengths = np.diff(marks.positions[0])
     length = int(np.median(lengths))
-    if (lengths == length).all() and size % length == 0:  # whole steps were recorded, and nothing else
+    starts_alike = _share(symbols[:first], symbols[first:]) >= ALIKE
+    if (lengths == length).all() and size % length == 0 and starts_alike:  # whole steps were recorded, and nothing else
         return np.arange(0, size, length), size
     places = [position + after for position in marks.positions for after in (0, 1)]
     begin = max(places, key=lambda place: float(np.median(since_last[place[(place > 0) & (place < size)]])))
@@ -183,4 +184,4 @@ def _is_whole(size: int, length: int) -> bool:
 
 def _share(some: Ints, others: Ints) -> float:
     """Return which share of some kernels also run among the others."""
-    return float(np.isin(some, others).mean()) if some.size else 0.0
+    return float(np.isin(some, others).mean()) if some.size else 1.0
