@@ -6,7 +6,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from stepscope import units
-from stepscope.report.text import printable, shortened
+from stepscope.kernel_name import short_names
+from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,8 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
     if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
         yield "moves", _movement(evidence)
     if evidence.kernel:
-        yield "kernel", shortened(evidence.kernel, 120)
+        kernels = [other.evidence.kernel for other in diagnosis.findings if other.evidence.kernel]
+        yield "kernel", printable(short_names(kernels)[evidence.kernel])
     if evidence.statement and evidence.statement_at:
         yield "code", f"{printable(evidence.statement_at)}: {printable(evidence.statement)}"
     if evidence.frames:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.attribute.dtypes import torch_name
-from stepscope.pipeline.attribute.kernel_class import LOOKED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
