@@ -64,8 +64,8 @@ def test_kernels_join_ops_and_these_their_parents() -> None:
 
 def test_steps() -> None:
     assert answer("SELECT * FROM steps") == [
-        (0, "step[DECODE bs=4]", "decode", 4, True, 0.0, 11.0, 42.5, 2),
-        (1, "step[DECODE bs=4]", "decode", 4, True, 100.0, 111.0, 142.5, 2),
+        (0, "step[DECODE bs=4]", "decode", 4, 4, True, 0.0, 11.0, 42.5, 2),
+        (1, "step[DECODE bs=4]", "decode", 4, 4, True, 100.0, 111.0, 142.5, 2),
     ]
 
 

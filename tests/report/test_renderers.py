@@ -21,7 +21,7 @@ from tests.samples_of_trouble import HOSTILE, pool_cast
 from stepscope import diagnose
 from stepscope.report import Format, draw, terminal
 from stepscope.report.markdown import escaped
-from stepscope.report.text import printable, shortened
+from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from stepscope.document import Diagnosis
@@ -159,21 +159,3 @@ def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
 @given(st.text(st.characters(categories=("L", "N", "P", "S"))))
 def test_printable_leaves_ordinary_text_as_it_is(text: str) -> None:
     assert printable(text) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "limit", "short"),
-    [
-        (
-            "void flashinfer::norm::RMSNormKernel<8u, bf16>(bf16*, int)",
-            120,
-            "flashinfer::norm::RMSNormKernel<8u, bf16>",
-        ),
-        ("nvjet_tst_64x8", 120, "nvjet_tst_64x8"),
-        ("abcdefghij", 6, "abcde\u2026"),
-        ("(anonymous namespace)::k", 120, "(anonymous namespace)::k"),
-        ("a\x1b[31m", 120, "a\\x1b[31m"),
-    ],
-)
-def test_a_shortened_name(name: str, limit: int, short: str) -> None:
-    assert shortened(name, limit) == short

@@ -106,6 +106,7 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     steady: int
     batch_size: int | None
+    tokens: int | None
     duration_us: Spread
     gpu_span_us: Spread
     gpu_busy_us: float

@@ -131,18 +131,19 @@ def _attribution(examined: Examined) -> document.Attribution:
 
 def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSummary:
     measured = case.measured
-    rows = np.bincount(examined.steps.step_of_kernel[examined.steps.rows(case.step_indices)])
+    kernels = examined.steps.kernels_per_step()[list(case.step_indices)]
     return document.StepSummary(
         trace=index,
         phase=case.phase,
         count=len(examined.steps.phases()[case.phase]),
         steady=len(case.step_indices),
         batch_size=case.step.batch_size,
+        tokens=case.step.tokens,
         duration_us=_spread(measured.duration_us),
         gpu_span_us=_spread(measured.gpu_span_us),
         gpu_busy_us=float(np.median(measured.busy_us)),
         gpu_idle_us=measured.idle_us if examined.complete else None,
-        kernels_per_step=float(np.median(rows[list(case.step_indices)])),
+        kernels_per_step=float(np.median(kernels)),
     )
 
 

@@ -121,7 +121,7 @@ def _steps(linked: Linked, steps: Steps) -> pl.DataFrame:
     steady = {index for indices in steps.steady_phases().values() for index in indices}
     listed = pl.DataFrame(
         [
-            (index, step.name, step.phase.value, step.batch_size, index in steady, step.host_start_ns)
+            (index, step.name, step.phase.value, step.batch_size, step.tokens, index in steady, step.host_start_ns)
             for index, step in enumerate(steps.steps)
         ],
         schema={
@@ -129,6 +129,7 @@ def _steps(linked: Linked, steps: Steps) -> pl.DataFrame:
             "name": pl.String,
             "phase": pl.String,
             "batch_size": pl.Int64,
+            "tokens": pl.Int64,
             "steady": pl.Boolean,
             "start_ns": pl.Int64,
         },

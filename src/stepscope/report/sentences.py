@@ -6,10 +6,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from stepscope import units
-from stepscope.report.text import printable, shortened
+from stepscope.kernel_name import short_names
+from stepscope.report.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from stepscope.document import (
         CouldNotCheck,
@@ -37,9 +38,10 @@ LISTED_SHARE = 0.01
 def longest_kernels(diagnosis: Diagnosis, step: StepSummary, most: int) -> list[tuple[str, ...]]:
     """Return the rows of a table of a phase's longest kernels: the name, and figures under `KERNEL_HEADER`."""
     rows = [row for row in diagnosis.kernels if (row.trace, row.phase) == (step.trace, step.phase)]
+    short = short_names(row.kernel for row in rows)
     return [
         (
-            _work_name(row),
+            _work_name(row, short),
             units.time(row.time_us_per_step),
             units.share(row.share_of_step),
             "" if row.efficiency is None else f"{units.share(row.efficiency)} of {row.bound}",
@@ -49,10 +51,10 @@ def longest_kernels(diagnosis: Diagnosis, step: StepSummary, most: int) -> list[
     ]
 
 
-def _work_name(row: KernelTime) -> str:
+def _work_name(row: KernelTime, short: Mapping[str, str]) -> str:
     """Name work by its op and tensor, else by its kernel."""
     if row.op is None:
-        return shortened(row.kernel, 60)
+        return printable(short[row.kernel])
     return printable(f"{row.op}, {row.tensor}" if row.tensor else row.op)
 
 
@@ -110,7 +112,8 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
     if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
         yield "moves", _movement(evidence)
     if evidence.kernel:
-        yield "kernel", shortened(evidence.kernel, 120)
+        kernels = [other.evidence.kernel for other in diagnosis.findings if other.evidence.kernel]
+        yield "kernel", printable(short_names(kernels)[evidence.kernel])
     if evidence.statement and evidence.statement_at:
         yield "code", f"{printable(evidence.statement_at)}: {printable(evidence.statement)}"
     if evidence.frames:

@@ -346,3 +346,13 @@ def test_damage_is_told_again_from_the_cache(kept: Cache, tmp_path: Path) -> Non
     codes = [[warning.code for warning in load(path, cache=kept).warnings] for _ in range(2)]
     assert codes == [["damaged-compression", "cut-file"]] * 2
     assert len(entries(kept)) == 1
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_name: str) -> str:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("platformdirs.user_cache_dir", homeless)
+    assert Cache.of_user() is None
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: f"~/.cache/{name}")
+    assert Cache.of_user() is None

@@ -9,13 +9,15 @@ import polars as pl
 
 from stepscope.pipeline.health.gpu_rows import missing_gpu_rows
 from stepscope.pipeline.link import NONE, innermost
-from stepscope.trace import TraceWarning
+from stepscope.pipeline.steps import FoundBy
+from stepscope.trace import TraceWarning, intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Steps
+    from stepscope.pipeline.steps.window import Window
 
 FEW_STEPS = 3
 """Fewer steps than this show no spread."""
@@ -75,21 +77,51 @@ def _steps(linked: Linked, steps: Steps, layers: int | None) -> Iterator[TraceWa
     if steps.is_capture:
         message = "a graph was captured while recording: what was launched into it did not run, and has no GPU rows"
         yield TraceWarning("graph-capture", message)
-    elif not steps.annotated:
-        yield TraceWarning("no-step-annotations", "nothing marks a step, so the whole recording stands for one")
-    elif len(steps.steps) < FEW_STEPS:
+    if steps.steps and not steps.annotated:
+        yield TraceWarning("no-step-annotations", f"no annotation marks a step: {_found_by(steps)}")
+    if steps.found_by is not FoundBy.RECORDING and len(steps.steps) < FEW_STEPS:
         yield TraceWarning("few-steps", "fewer than three steps: no spread can be told", len(steps.steps))
     if steps.hole_ns:
-        message = (
-            f"{steps.hole_ns / 1e6:.1f} ms at the start, in which the host waited for unrecorded work, are left out"
-        )
+        message = f"{steps.hole_ns / 1e6:.1f} ms at the start, in which unrecorded work ran, are left out"
         yield TraceWarning("hole-at-start", message)
-    if steps.annotated:
+    left_out = {phase: window for phase, window in steps.windows.items() if window.left_out}
+    if left_out:
+        message = "; ".join(f"{phase}: {_reasons(window)}" for phase, window in left_out.items())
+        count = sum(window.left_out for window in left_out.values())
+        yield TraceWarning("steps-left-out", f"steps that figures are not taken from: {message}", count)
+    mixed = {phase: window.mixed for phase, window in steps.windows.items() if window.mixed}
+    if mixed:
+        ranges = "; ".join(f"{phase}: {low} to {high}" for phase, (low, high) in mixed.items())
+        message = f"steps of different sizes (tokens, else requests, else kernels) are taken together: {ranges}"
+        yield TraceWarning("mixed-sizes", message, len(mixed))
+    if steps.found_by is not FoundBy.RECORDING:
         yield from _kernels_per_step(steps, layers)
 
 
+def _found_by(steps: Steps) -> str:
+    match steps.found_by:
+        case FoundBy.GRAPH_LAUNCHES:
+            return "steps are taken from graph launches, and their phases are not known"
+        case FoundBy.KERNEL_SEQUENCE:
+            kernels = int(np.median(steps.kernels_per_step()))
+            return f"steps are taken from the repeating sequence of {kernels} kernels, and their phases are not known"
+    return "the whole recording stands for one"
+
+
+def _reasons(window: Window) -> str:
+    reasons = ["the first"] if window.first is not None else []
+    if window.other_size:
+        reasons.append(f"{len(window.other_size)} of another size")
+    if window.outliers:
+        limit, cost = window.limit_ns / 1e6, window.outliers_cost_ns / 1e3
+        reasons.append(
+            f"{len(window.outliers)} longer than {limit:.2f} ms, which cost {cost:,.0f} µs beyond the median"
+        )
+    return ", ".join(reasons)
+
+
 def _kernels_per_step(steps: Steps, layers: int | None) -> Iterator[TraceWarning]:
-    counts = np.bincount(steps.step_of_kernel[steps.step_of_kernel >= 0], minlength=len(steps.steps))
+    counts = steps.kernels_per_step()
     few = int(((counts > 0) & (counts < layers)).sum()) if layers is not None else 0
     if few:
         message = f"steps have fewer kernels than the model has layers ({layers}): recorded in part, or another model"
@@ -122,11 +154,12 @@ def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
             "kernels overlap the next of their stream by more than 20 µs; their own durations are not to be trusted"
         )
         yield TraceWarning("overlapping-kernels", message, overlapping)
-    outside = int((steps.step_of_kernel < 0).sum())
-    if outside:
-        yield TraceWarning(
-            "outside-steps", "GPU rows belong to no step (queued or launched outside every step)", outside
-        )
+    outside = steps.step_of_kernel < 0
+    if outside.any():
+        start = linked.kernels["start_ns"].to_numpy()[outside]
+        busy = intervals.covered(start, start + linked.kernels["duration_ns"].to_numpy()[outside])
+        message = f"GPU rows belong to no step (queued or launched outside every step): {busy / 1e3:,.1f} µs"
+        yield TraceWarning("outside-steps", message, int(outside.sum()))
 
 
 def _has_modules(linked: Linked) -> bool:

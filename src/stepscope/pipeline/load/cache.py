@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from stepscope.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
 MIN_FILE_BYTES = 16 << 20
 """Smaller files are read about as fast as their cached columns are found."""
@@ -54,9 +55,18 @@ class _Facts(msgspec.Struct):
 class Cache:
     """A folder with an entry a trace."""
 
-    folder: Path = field(default_factory=lambda: Path(platformdirs.user_cache_dir("stepscope")) / "traces")
+    folder: Path
     limit_bytes: int = LIMIT_BYTES
     min_file_bytes: int = MIN_FILE_BYTES
+
+    @classmethod
+    def of_user(cls) -> Self | None:
+        """Return the user's own; None where the user has no folder for it."""
+        try:
+            folder = Path(platformdirs.user_cache_dir("stepscope")) / "traces"
+        except RuntimeError:  # no home: newer versions of platformdirs say so
+            return None
+        return cls(folder) if folder.is_absolute() else None  # and older ones return `~`
 
     def key(self, path: str) -> str | None:
         """Return what a file is known by as it is now; None where that cannot be told."""

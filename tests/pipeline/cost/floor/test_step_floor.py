@@ -15,7 +15,7 @@ from stepscope.model import Layer, Mla, ModelSpec, Parallel, rank_weights
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.cost.floor import Load, Rank, step_floor
 
-TRACES = Path(__file__).parents[4] / "shared" / "traces"
+TRACES = Path(__file__).parents[5] / "shared" / "traces"
 SGLANG_CONFIG = TRACES / "sglang-h200" / "model-config.json"
 STORY: dict[str, Any] = {"model": "glm-5", "gpu": "rtx-pro-6000", "tp": 8, "weights": "nvfp4", "kv_dtype": "fp8"}
 

@@ -21,7 +21,7 @@ ATTENTION = Work("void flashinfer::mla::BatchMLAPageAttentionKernel<2>", 500.0)
 NORM = Work("rms_norm_kernel", 40.0)
 CAST = Work("void at::native::float8_copy_kernel_cuda(int)", 900.0)
 UNKNOWN = Work("frobnicate", 70.0)
-SGLANG = Path(__file__).parents[4] / "shared" / "traces" / "sglang-h200"
+SGLANG = Path(__file__).parents[5] / "shared" / "traces" / "sglang-h200"
 ALL = (GEMM, EXPERTS, ATTENTION, NORM, CAST, UNKNOWN)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.pipeline.steps import Phase
+from stepscope.pipeline.steps.spans import spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from stepscope.pipeline.steps import Steps
 
     Ints = NDArray[np.int64]
-
-_FOREVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +73,29 @@ class _Timed:
     def __init__(self, start: Ints, end: Ints, steps: Steps, class_of_kernel: NDArray[np.str_]) -> None:
         self._start, self._end, self._class = start, end, class_of_kernel
         self._step = steps.step_of_kernel
-        count = len(steps.steps)
         inside = self._step >= 0
-        self._begin, self._last = np.full(count, _FOREVER), np.zeros(count, dtype=np.int64)
-        np.minimum.at(self._begin, self._step[inside], start[inside])
-        np.maximum.at(self._last, self._step[inside], end[inside])
-        ran = np.flatnonzero(self._begin != _FOREVER)
-        self._until = np.full(count, _FOREVER)
-        self._until[ran[:-1]] = self._begin[ran[1:]]
+        self._spans = spans(self._step[inside], start[inside], end[inside], len(steps.steps))
 
     def median(self, chosen: list[int]) -> tuple[float, dict[str, float]]:
         """Return the median duration in µs and its time by class: of the middle step, or the mean of the middle two."""
-        followed = [index for index in chosen if self._until[index] != _FOREVER]
-        until = self._until if followed else self._last  # the only step lasts as long as its GPU work
-        by_length = sorted(followed or chosen, key=lambda index: until[index] - self._begin[index])
+        followed = [index for index in chosen if self._spans.followed[index]]
+        # the only step lasts as long as its GPU work
+        begin, until = self._spans.begin, self._spans.next_begin if followed else self._spans.end
+        by_length = sorted(followed or chosen, key=lambda index: until[index] - begin[index])
         half = (len(by_length) - 1) // 2
         middle = by_length[half : len(by_length) - half]
         total: dict[str, float] = {}
         for index in middle:
             for kernel_class, ns in self._class_ns(index, int(until[index])).items():
                 total[kernel_class] = total.get(kernel_class, 0.0) + ns / 1e3 / len(middle)
-        duration = sum(int(until[index] - self._begin[index]) for index in middle) / 1e3 / len(middle)
+        duration = sum(int(until[index] - begin[index]) for index in middle) / 1e3 / len(middle)
         return duration, total
 
     def _class_ns(self, index: int, until: int) -> dict[str, int]:
         rows = np.flatnonzero(self._step == index)
         rows = rows[np.argsort(self._start[rows], kind="stable")]
         end = np.minimum(self._end[rows], until)
-        before = np.concatenate((self._begin[index : index + 1], np.maximum.accumulate(end)[:-1]))
+        before = np.concatenate((self._spans.begin[index : index + 1], np.maximum.accumulate(end)[:-1]))
         alone = np.maximum(end - np.maximum(self._start[rows], before), 0)
         names, number = np.unique(self._class[rows], return_inverse=True)
         return dict(zip(names.tolist(), np.bincount(number, alone).astype(np.int64).tolist(), strict=True))
