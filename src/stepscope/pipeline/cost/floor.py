@@ -61,7 +61,7 @@ def step_floor(  # noqa: PLR0913 -- the model, its ranks and the machine
         measured_us=measured_us,
         unexplained_us=None if measured_us is None else measured_us - floor_us,
         tokens_per_s=load.batch / floor_us * 1e6,
-        assumptions=[],
+        assumptions=list(spec.notes),
     )
 
 
