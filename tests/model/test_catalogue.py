@@ -104,6 +104,15 @@ def test_a_shape_or_its_transpose_names_a_weight(shape: list[int], name: str | N
     assert (found.name if found else None) == name
 
 
+def test_a_row_of_activations_is_no_norm() -> None:
+    """GLM-5's norms have 6144 elements, as a token's hidden state has; its router's bias has one an expert."""
+    weights = rank_weights(load_model("glm-5"), Parallel(8))
+    assert {weight.name for weight in weights if weight.elements == 6144} >= {"input_norm", "final_norm"}
+    assert match_weight(weights, [1, 6144]) is None
+    assert match_elements(weights, 6144, 6144) is None
+    assert match_elements(weights, 256, 256) is None
+
+
 def test_elements_name_a_weight_within_a_range() -> None:
     weights = rank_weights(load_model("glm-5"), Parallel(8))
     found = match_elements(weights, 805_306_368 - 511, 805_306_368)

@@ -224,9 +224,7 @@ class TestUnknownArchitectures:
         found = read_config(self.CONFIG)
         assert (found.hidden_size, len(found.layers), found.experts) == (64, 6, None)
         (note,) = found.notes
-        assert note.startswith(
-            "NewForCausalLM is not a known architecture: its layers are taken to be built as Llama's"
-        )
+        assert note.startswith("NewForCausalLM is not a known architecture: its layers are taken to be Llama's")
 
     def test_with_experts(self) -> None:
         found = read_config({**self.CONFIG, "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 24})

@@ -56,6 +56,8 @@ class Weight:
     format: WeightFormat = BF16
     is_derived: bool = False
     """Whether it is others joined or a part of one, as engines prepare them: a name for a shape, no further values."""
+    is_matrix: bool = True
+    """Whether rows of it are multiplied by or looked up; not so biases, norms and gates, which no format converts."""
 
     @property
     def elements(self) -> int:
@@ -121,7 +123,10 @@ def mtp_weights(
     parts = [
         *catalogue.layer_weights(),
         Weight("eh_proj", Component.MTP, (hidden, 2 * hidden), every),
-        *(Weight(name, Component.MTP, (hidden,), every) for name in ("embedding_norm", "hidden_norm", "head_norm")),
+        *(
+            Weight(name, Component.MTP, (hidden,), every, is_matrix=False)
+            for name in ("embedding_norm", "hidden_norm", "head_norm")
+        ),
     ]
     first = len(spec.layers)
     return tuple(
@@ -131,16 +136,20 @@ def mtp_weights(
 
 
 def match_weight(weights: Sequence[Weight], shape: Sequence[int]) -> Weight | None:
-    """Return the weight that has this shape, else one whose transpose has it; axes of length 1 do not count."""
+    """Return the weight that has this shape, else one whose transpose has it; axes of length 1 do not count.
+
+    Biases and norms are left out: activations are as long.
+    """
     squeezed = tuple(size for size in shape if size != 1)
-    exact = (weight for weight in weights if squeezed == weight.shape)
-    transposed = (weight for weight in weights if squeezed == weight.shape[:-2] + weight.shape[:-3:-1])
+    matrices = [weight for weight in weights if weight.is_matrix]
+    exact = (weight for weight in matrices if squeezed == weight.shape)
+    transposed = (weight for weight in matrices if squeezed == weight.shape[:-2] + weight.shape[:-3:-1])
     return next(exact, None) or next(transposed, None)
 
 
 def match_elements(weights: Sequence[Weight], low: int, high: int) -> Weight | None:
-    """Return the weight whose element count lies in [low, high], if there is one."""
-    return next((weight for weight in weights if low <= weight.elements <= high), None)
+    """Return the weight whose element count lies in [low, high], if there is one; biases and norms are left out."""
+    return next((weight for weight in weights if weight.is_matrix and low <= weight.elements <= high), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +299,7 @@ class _Catalogue:
 
     def _vector(self, name: str, component: Component, shape: tuple[int, ...], layers: tuple[int, ...]) -> Weight:
         """Return a weight that no format converts: a bias, a norm, a gate."""
-        return Weight(name, component, shape, layers)
+        return Weight(name, component, shape, layers, is_matrix=False)
 
     def _matrix(
         self,
