@@ -21,7 +21,11 @@ LATENT = ModelSpec(
     vocab_size=16,
     num_attention_heads=2,
     attention=Mla(q_lora_rank=4, kv_lora_rank=6, qk_nope_head_dim=3, qk_rope_head_dim=2, v_head_dim=4),
-    layers=(Layer(has_experts=False), Layer(has_experts=True), Layer(has_experts=True)),
+    layers=(
+        Layer(has_experts=False, has_index=True),
+        Layer(has_experts=True, has_index=True),
+        Layer(has_experts=True, has_index=True),
+    ),
     intermediate_size=12,
     experts=Experts(routed=8, per_token=2, intermediate_size=4, shared=1, shared_intermediate_size=4),
     sparse_index=SparseIndex(num_heads=2, head_dim=4, topk=8),

@@ -56,6 +56,17 @@ def test_the_terminals_report_fits_80_columns(name: str) -> None:
 
 
 @pytest.mark.parametrize("report_format", list(Format))
+def test_what_was_assumed_of_the_model_is_said(report_format: Format, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2, "intermediate_size": 96}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "new", "vocab_size": 128, **sizes}), "utf-8")
+    diagnosis = diagnose([pool_cast().save(tmp_path / "trace.json")], model=str(config), tp=1)
+    assert diagnosis.model is not None
+    assert diagnosis.model.source == "config.json"
+    assert "new is not a known architecture" in drawn(diagnosis, report_format)
+
+
+@pytest.mark.parametrize("report_format", list(Format))
 @pytest.mark.parametrize("name", ["", HOSTILE], ids=["plain", "hostile"])
 def test_no_report_holds_a_control_character(name: str, report_format: Format) -> None:
     text = drawn(diagnosis_of(name), report_format)

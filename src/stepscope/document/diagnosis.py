@@ -77,8 +77,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     source: str
+    """`preset` or `config.json`."""
     layers: int
+    """Without multi-token-prediction layers."""
     tp: int | None
+    notes: list[str]
+    """What was assumed where the config does not tell, a sentence each."""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope import document
+from stepscope.model import preset_names
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.findings import in_order
@@ -227,9 +228,10 @@ def _model(deployment: Deployment) -> document.Model | None:
         return None
     return document.Model(
         name=deployment.name,
-        source="preset",
+        source="preset" if deployment.name in preset_names() else "config.json",
         layers=len(deployment.spec.layers),
         tp=deployment.parallel.tp if deployment.parallel else None,
+        notes=list(deployment.spec.notes),
     )
 
 

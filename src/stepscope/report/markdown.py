@@ -60,6 +60,8 @@ def _inputs(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.model is not None:
         tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
         yield f"- model: {escaped(diagnosis.model.name)}{tp}"
+        for note in diagnosis.model.notes:
+            yield f"  - {escaped(note)}"
     if diagnosis.hardware is not None:
         yield f"- GPU: {escaped(diagnosis.hardware.name)}"
 

@@ -52,6 +52,13 @@ def test_a_copy_that_is_no_weight_is_said_to_be_none_with_its_numbers() -> None:
     assert "285.4 M elements: neither w13's 805.3 M nor w2's 402.7 M, nor any other weight's" in reason
 
 
+def test_a_dense_models_largest_weights_are_named() -> None:
+    """Llama-3.1-8B at TP 2: 64,128 rows of the vocabulary, 4096 wide."""
+    cast = Work(TO_BF16, 800, grid=(557_496, 1, 1))
+    found = row(diagnosed(graphed([[cast, Work(ADD, 5)]] * 3), model="llama-3.1-8b", tp=2), "weight dequantisation")
+    assert "neither embedding's 262.7 M nor lm_head's 262.7 M, nor any other weight's" in found.reason
+
+
 def test_a_copy_as_large_as_a_weight_cannot_be_told_from_it() -> None:
     cast = Work(TO_BF16, 800, grid=(786_432, 1, 1))  # 402,653,184 elements: w2
     found = row(diagnosed(graphed([[cast, Work(ADD, 5)]] * 3)), "weight dequantisation")

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.document import RuledOut
-from stepscope.model import LINEAR, match_elements
+from stepscope.model import match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from stepscope.model import Weight
     from stepscope.pipeline.detect.rule import Case
 
 SMALL_SHARE = 0.1
@@ -86,7 +87,7 @@ def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Colle
     if not copies:
         return time_us, f"{kernels}; no copy of known size ran in it"
     largest = max(moved.elements_high for _, moved in copies) / 1e6
-    weights = [weight for weight in case.deployment.weights if weight.component in LINEAR]
+    weights = [weight for weight in case.deployment.weights if weight.is_matrix]
     if not weights:
         copied = f"the largest copy moves {largest:,.1f} M elements; --model and --tp tell whether that is a weight"
         if "kv-pool-cast" in found:
@@ -98,10 +99,13 @@ def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Colle
             copied = f"a copy moves {moved.elements_high / 1e6:,.1f} M elements, as many as {matches[0].name} has"
             return time_us + group.time_us_per_step, f"cannot be told: {copied}"
     first, second = sorted(weights, key=lambda weight: -weight.elements)[:2]
-    sizes = [f"{weight.name}'s {weight.elements / 1e6:,.1f} M" for weight in (first, second)]
-    tried = f"neither {sizes[0]} nor {sizes[1]}, nor any other weight's"
+    tried = f"neither {_sized(first)} nor {_sized(second)}, nor any other weight's"
     copied = f"the largest copy moves {largest:,.1f} M elements: {tried}"
     return time_us, f"{copied}; {kernels}" if time_us else copied
+
+
+def _sized(weight: Weight) -> str:
+    return f"{weight.name}'s {weight.elements / 1e6:,.1f} M"
 
 
 def _host(case: Case) -> str:

@@ -56,7 +56,7 @@ def index_keys(rank: Rank, index: SparseIndex, load: Load) -> Iterator[Work]:
 
     A score is the product of the key with the query of every head of the index, and the heads' weighted sum.
     """
-    new = len(rank.spec.layers) * load.attended(rank.parallel)
+    new = len(rank.spec.indexed_layers) * load.attended(rank.parallel)
     key_bytes = index.head_dim * item_bytes(INDEX_KEY_DTYPE) + INDEX_SCALE_BYTES
     yield Work(new * key_bytes)
     if selects(index, load):
