@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stepscope.errors import UsageError
 from stepscope.model.catalogue import LINEAR, Component, Weight, rank_weights
 from stepscope.model.config import load_model
-from stepscope.model.formats import WeightFormat, find_format, format_names
+from stepscope.model.formats import WeightFormat, find_format
 from stepscope.model.kv_pool import PUBLISHED_MLA, KVPoolLayout, kv_pool_layout
 from stepscope.model.parallel import Parallel
 from stepscope.model.spec import Mla, ModelSpec
@@ -58,10 +58,7 @@ def weight_formats(spec: ModelSpec, name: str) -> dict[Component, WeightFormat]:
     Raises:
         UsageError: there is no such format.
     """
-    try:
-        named = find_format(name)
-    except KeyError as error:
-        raise UsageError(f"--weights {name}: unknown format; known are {', '.join(format_names())}") from error
-    if spec.experts is not None and name != "fp8":
+    named = find_format(name)
+    if spec.experts is not None and not name.startswith("fp8"):
         return {Component.EXPERTS: named}
     return dict.fromkeys(LINEAR, named)
