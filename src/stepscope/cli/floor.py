@@ -19,13 +19,24 @@ _US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 def floor(  # noqa: PLR0913 -- the options of the command
     *,
-    model: Annotated[str, Parameter("--model", help="Model preset, or a Hugging Face config.json.")],
+    model: options.Model = None,
     gpu: Annotated[str, Parameter("--gpu", help="GPU that the model runs on.")],
-    tp: Annotated[int, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")] = 1,
+    server_info: options.ServerInfo = None,
+    tp: options.Tp = None,
+    ep: options.Ep = None,
+    dp: options.Dp = None,
     weights: Annotated[
-        str, Parameter("--weights", help="Format of the routed experts; of all linear layers in a dense model.")
-    ] = "bf16",
-    kv_dtype: Annotated[Literal["bf16", "fp8"], Parameter("--kv-dtype", help="Type of the KV cache.")] = "bf16",
+        str | None,
+        Parameter(
+            "--weights",
+            help="Format of the routed experts, of all linear layers in a dense model: bf16, fp8, nvfp4, mxfp4,"
+            " int4-awq, int4-gptq, gguf:Q4_K …; by default as the checkpoint or the server tells, else bf16.",
+        ),
+    ] = None,
+    kv_dtype: Annotated[
+        Literal["bf16", "fp8"] | None,
+        Parameter("--kv-dtype", help="Type of the KV cache; by default as the server or the checkpoint tells."),
+    ] = None,
     batch: Annotated[int, Parameter("--batch", validator=Number(gte=1), help="Requests in the step.")] = 1,
     context: Annotated[int, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")] = 1024,
     measured: Annotated[
@@ -42,7 +53,10 @@ def floor(  # noqa: PLR0913 -- the options of the command
     found = pipeline.floor(
         model=model,
         gpu=gpu,
+        server_info=server_info,
         tp=tp,
+        ep=ep,
+        dp=dp,
         weights=weights,
         kv_dtype=kv_dtype,
         batch=batch,

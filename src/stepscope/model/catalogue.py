@@ -116,8 +116,9 @@ class _Catalogue:
         yield self._weight("input_norm", Component.NORM, (hidden,), every)
         yield self._weight("post_attention_norm", Component.NORM, (hidden,), every)
         yield self._weight("final_norm", Component.NORM, (hidden,), ())
-        vocabulary = self._share("vocab_size", self.spec.vocab_size, self.parallel.tp)
-        yield self._weight("embedding", Component.EMBEDDING, (vocabulary, hidden), ())
+        embedded = self._share("vocab_size", self.spec.vocab_size, self.parallel.attention_tp)
+        yield self._weight("embedding", Component.EMBEDDING, (embedded, hidden), ())
+        vocabulary = self._share("vocab_size", self.spec.vocab_size, self.parallel.lm_head_tp)
         tied = self.spec.tie_word_embeddings
         yield self._weight("lm_head", Component.LM_HEAD, (vocabulary, hidden), (), is_derived=tied)
 
@@ -162,7 +163,8 @@ class _Catalogue:
             yield from self._mlp(Component.SHARED_EXPERT, "shared_", experts.shared_intermediate_size, layers)
 
     def _mlp(self, component: Component, prefix: str, width: int, layers: tuple[int, ...]) -> Iterator[Weight]:
-        inner, hidden = self._share("intermediate_size", width, self.parallel.tp), self.spec.hidden_size
+        ranks = self.parallel.dense_tp if component is Component.DENSE_MLP else self.parallel.shared_tp
+        inner, hidden = self._share("intermediate_size", width, ranks), self.spec.hidden_size
         yield self._weight(f"{prefix}w13", component, (2 * inner, hidden), layers)
         yield self._weight(f"{prefix}w2", component, (hidden, inner), layers)
 

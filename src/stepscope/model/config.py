@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepscope.errors import UsageError
+from stepscope.model.json_file import read_object
 from stepscope.model.spec import Experts, Layer, Mla, ModelSpec, SparseIndex
 
 if TYPE_CHECKING:
@@ -28,20 +29,40 @@ def load_model(name: str) -> ModelSpec:
     Raises:
         UsageError: there is neither such a preset nor such a file, or the file is no config of a known kind.
     """
+    config = load_config(name)
+    try:
+        return read_config(config)
+    except UsageError as error:
+        raise UsageError(f"--model {name}: {error}") from error
+
+
+def load_config(name: str) -> Config:
+    """Return the config that `load_model` reads.
+
+    Raises:
+        UsageError: there is neither such a preset nor such a file, or the file holds no JSON object.
+    """
     if name in preset_names():
-        return read_config(msgspec.json.decode((_presets() / f"{name}.json").read_bytes()))
+        config: Config = msgspec.json.decode((_presets() / f"{name}.json").read_bytes())
+        return config
+    path = config_path(name)
+    if path is None:
+        raise UsageError(f"--model {name}: neither a config.json nor a known model ({', '.join(preset_names())})")
+    return read_object(path, f"--model {name}")
+
+
+def config_path(name: str) -> Path | None:
+    """Return the file that a path or a folder names; None: there is none.
+
+    Raises:
+        UsageError: it cannot be looked at.
+    """
     path = Path(name)
     try:
         path = path / "config.json" if path.is_dir() else path
-        text = path.read_bytes() if path.is_file() else None
+        return path if path.is_file() else None
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {name}: cannot be read ({error})") from error
-    if text is None:
-        raise UsageError(f"--model {name}: neither a config.json nor a known model ({', '.join(preset_names())})")
-    try:
-        return read_config(msgspec.json.decode(text, type=dict[str, Any]))
-    except (msgspec.DecodeError, UsageError) as error:
-        raise UsageError(f"--model {name}: {error}") from error
 
 
 def read_config(config: Config) -> ModelSpec:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
-from stepscope.model import Deployment, Parallel, load_model, rank_weights, weight_formats
+from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
 from stepscope.pipeline.attribute.join import Donor, join, join_within
 from stepscope.pipeline.cost import Ceilings
@@ -37,14 +39,15 @@ if TYPE_CHECKING:
     from stepscope.pipeline.steps import Steps
     from stepscope.trace import Trace
 
-_KV_DTYPES = {"bf16": "BFloat16", "fp8": "Float8_e4m3fn"}
-
 
 def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     paths: Sequence[str | Path],
     *,
     model: str | None = None,
+    server_info: str | Path | None = None,
     tp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
     gpu: str | None = None,
     context: int | None = None,
     sources: Sequence[str | Path] = (),
@@ -56,8 +59,11 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
 
     Args:
         paths: trace files, or folders of them.
-        model: a preset's name; tells which tensor a shape is.
+        model: a preset's name, or a Hugging Face `config.json` or its folder; tells which tensor a shape is.
+        server_info: a file with what the server tells of itself, for what the other arguments do not.
         tp: ranks of the tensor-parallel group.
+        ep: ranks, of those, that the experts are shared out over.
+        dp: groups of those ranks that attend to requests of their own.
         gpu: a GPU's name; None: the one that the trace recorded.
         context: live tokens of a request.
         sources: folders in which the recorded source files are looked for.
@@ -72,7 +78,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     """
     if not paths:
         raise UsageError("no trace given")
-    deployment = Deployment.of(model, tp, context)
+    deployment = Deployment.of(model, tp, context, ep=ep, dp=dp, server_info=server_info)
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     parts: list[Diagnosis] = []
@@ -128,11 +134,14 @@ def query(path: str | Path, sql: str, *, listener: Listener | None = None, cache
 
 def floor(  # noqa: PLR0913 -- the options of the command, all by name
     *,
-    model: str,
+    model: str | None = None,
     gpu: str,
-    tp: int = 1,
-    weights: str = "bf16",
-    kv_dtype: str = "bf16",
+    server_info: str | Path | None = None,
+    tp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
     batch: int = 1,
     context: int = 1024,
     measured_us: float | None = None,
@@ -140,11 +149,15 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     """Return the least time that a decode step can take.
 
     Args:
-        model: a preset's name, or a Hugging Face `config.json`.
+        model: a preset's name, or a Hugging Face `config.json` or its folder.
         gpu: a GPU's name.
-        tp: ranks of the tensor-parallel group.
-        weights: format of the routed experts, or of all linear layers of a dense model.
-        kv_dtype: `bf16` or `fp8`.
+        server_info: a file with what the server tells of itself, for what the other arguments do not.
+        tp: ranks of the tensor-parallel group; told nowhere, 1.
+        ep: ranks, of those, that the experts are shared out over.
+        dp: groups of those ranks that attend to requests of their own.
+        weights: format of the routed experts, or of all linear layers of a dense model; None: as the checkpoint or the
+            server tells, else `bf16`.
+        kv_dtype: `bf16` or `fp8`; None: as the server or the checkpoint tells, else `bf16`.
         batch: requests in the step.
         context: live tokens of each request.
         measured_us: what such a step was measured to take, in µs.
@@ -155,10 +168,18 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     ceilings = Ceilings.of(find_gpu(gpu, None))
     if ceilings is None:
         raise UsageError(f"--gpu {gpu}: the rate of its memory is not known")
-    spec, parallel = load_model(model), Parallel(tp)
-    held = rank_weights(spec, parallel, weight_formats(spec, weights))
-    load_ = Load(batch, context, _KV_DTYPES[kv_dtype])
-    return step_floor(spec, parallel, held, load=load_, ceilings=ceilings, measured_us=measured_us)
+    tp = 1 if tp is None and server_info is None else tp
+    served = Deployment.of(
+        model, tp, context, ep=ep, dp=dp, weights=weights, kv_dtype=kv_dtype, server_info=server_info
+    )
+    if served.spec is None or served.parallel is None:
+        raise UsageError(f"--model is needed{f': {served.notes[0]}' if served.notes else ''}")
+    load_ = Load(batch, context, served.kv_dtype or "BFloat16")
+    found = step_floor(
+        served.spec, served.parallel, served.weights, load=load_, ceilings=ceilings, measured_us=measured_us
+    )
+    untold = [] if served.formats is not None else ["weights are BF16, as nothing tells otherwise (--weights)"]
+    return msgspec.structs.replace(found, assumptions=[*served.notes, *untold, *found.assumptions])
 
 
 def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tuple[Linked, Steps]:

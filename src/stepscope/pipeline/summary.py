@@ -17,6 +17,7 @@ from stepscope.trace import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -84,7 +85,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
 def _trace_info(examined: Examined) -> document.TraceInfo:
     trace = examined.linked.trace
     return document.TraceInfo(
-        path=os.fsencode(trace.path).decode("utf-8", "backslashreplace"),
+        path=_readable(trace.path),
         bytes=trace.file_bytes,
         events=trace.event_count,
         rank=trace.rank,
@@ -192,14 +193,27 @@ def _could_not_check(index: int, examined: Examined) -> Iterator[document.CouldN
 
 
 def _model(deployment: Deployment) -> document.Model | None:
-    if deployment.name is None or deployment.spec is None:
+    if deployment.name is None or deployment.source is None:
         return None
+    parallel = deployment.parallel
     return document.Model(
-        name=deployment.name,
-        source="preset",
-        layers=len(deployment.spec.layers),
-        tp=deployment.parallel.tp if deployment.parallel else None,
+        name=_readable(deployment.name),
+        source=_readable(deployment.source),
+        layers=len(deployment.spec.layers) if deployment.spec else None,
+        tp=parallel.tp if parallel else None,
+        ep=parallel.ep if parallel else None,
+        dp=parallel.attention_dp if parallel else None,
+        weights=deployment.format_names,
+        kv_dtype=deployment.kv_dtype,
+        pool_slots=deployment.pool_slots,
+        page_size=deployment.page_size,
+        notes=[_readable(note) for note in deployment.notes],
     )
+
+
+def _readable(text: str | Path) -> str:
+    """Return a text that may hold a path: its bytes that are no UTF-8 are escaped, as JSON cannot hold them."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 def _hardware(gpu: Gpu | None) -> document.Hardware | None:

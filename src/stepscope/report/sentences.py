@@ -11,7 +11,17 @@ from stepscope.report.text import printable, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.document import CouldNotCheck, Diagnosis, Evidence, Finding, RuledOut, StepSummary, TraceInfo, WhatIf
+    from stepscope.document import (
+        CouldNotCheck,
+        Diagnosis,
+        Evidence,
+        Finding,
+        Model,
+        RuledOut,
+        StepSummary,
+        TraceInfo,
+        WhatIf,
+    )
 
 NEGLIGIBLE_GAIN = 0.01
 """A gain below this fraction of the step is called none."""
@@ -36,6 +46,27 @@ def trace_line(trace: TraceInfo) -> str:
     if not trace.complete:
         parts.append("INCOMPLETE")
     return f"{printable(trace.path)} ({', '.join(parts)})"
+
+
+def model_line(model: Model) -> str:
+    """Describe the model and how it is served: name, layers, ranks, formats, pool."""
+    parts = ["not known" if model.layers is None else f"{model.layers} layers"]
+    groups = (("TP", model.tp), ("EP", model.ep), ("DP", model.dp))
+    parts += [f"{name} {ranks}" for name, ranks in groups if ranks and (ranks > 1 or name == "TP")]
+    if model.weights:
+        parts += [f"{form} {' and '.join(of)}" for form, of in _by_format(model.weights).items() if form != "bf16"]
+    if model.kv_dtype:
+        parts.append(f"KV {model.kv_dtype}")
+    if model.pool_slots:
+        parts.append(f"pool of {model.pool_slots:,} slots")
+    return f"{printable(model.name)} ({', '.join(parts)})"
+
+
+def _by_format(weights: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for part, form in weights.items():
+        found.setdefault(form, []).append(part)
+    return found
 
 
 def step_line(step: StepSummary) -> str:
