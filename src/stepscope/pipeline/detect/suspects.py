@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.document import RuledOut
-from stepscope.model import match_elements
+from stepscope.model import LINEAR, match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from stepscope.model import Weight
     from stepscope.pipeline.detect.rule import Case
 
 SMALL_SHARE = 0.1
@@ -86,20 +87,25 @@ def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Colle
     if not copies:
         return time_us, f"{kernels}; no copy of known size ran in it"
     largest = max(moved.elements_high for _, moved in copies) / 1e6
-    weights = {weight.name: weight.elements / 1e6 for weight in case.deployment.weights}
+    weights = [weight for weight in case.deployment.weights if weight.component in LINEAR]  # what checkpoints quantise
     if not weights:
         copied = f"the largest copy moves {largest:,.1f} M elements; --model and --tp tell whether that is a weight"
         if "kv-pool-cast" in found:
             copied = "the largest copy is the KV pool's"
         return time_us, f"{copied}; {kernels}" if time_us else copied
     for group, moved in copies:  # the longest first: the largest copy may be no weight, and a smaller one be one
-        match = match_elements(case.deployment.weights, moved.elements_low, moved.elements_high)
+        match = match_elements(weights, moved.elements_low, moved.elements_high)
         if match is not None:
             copied = f"a copy moves {moved.elements_high / 1e6:,.1f} M elements, as many as {match.name} has"
             return time_us + group.time_us_per_step, f"cannot be told: {copied}"
-    tried = f"neither w13's {weights['w13']:,.1f} M nor w2's {weights['w2']:,.1f} M, nor any other weight's"
+    first, second = sorted(weights, key=lambda weight: -weight.elements)[:2]
+    tried = f"neither {_size(first)} nor {_size(second)}, nor any other weight's"
     copied = f"the largest copy moves {largest:,.1f} M elements: {tried}"
     return time_us, f"{copied}; {kernels}" if time_us else copied
+
+
+def _size(weight: Weight) -> str:
+    return f"{weight.name}'s {weight.elements / 1e6:,.1f} M"
 
 
 def _host(case: Case) -> str:
