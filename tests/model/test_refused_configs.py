@@ -139,7 +139,7 @@ def test_whatever_stands_in_a_field_gives_a_model_or_a_sentence(config: dict[str
         (b'{"a":' * 50_000, "nested too deeply"),
         (b"\xff\xfe", "malformed"),
         (b'{"hidden_size": 1' + b"0" * 5000 + b"}", "out of range"),
-        (b" " * (16 << 20) + b"{}", "larger than any config, 16 MB"),
+        (b" " * (16 << 20) + b"{}", "larger than 16 MiB"),
     ],
 )
 def test_files_that_are_no_config(tmp_path: Path, text: bytes, sentence: str) -> None:

@@ -62,7 +62,7 @@ def test_what_was_assumed_of_the_model_is_said(report_format: Format, tmp_path: 
     config.write_text(json.dumps({"model_type": "new", "vocab_size": 128, **sizes}), "utf-8")
     diagnosis = diagnose([pool_cast().save(tmp_path / "trace.json")], model=str(config), tp=1)
     assert diagnosis.model is not None
-    assert diagnosis.model.source == "config.json"
+    assert diagnosis.model.source == str(config)
     assert "new is not a known architecture" in drawn(diagnosis, report_format)
 
 

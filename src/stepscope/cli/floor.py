@@ -19,17 +19,24 @@ _US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 def floor(  # noqa: PLR0913 -- the options of the command
     *,
-    model: Annotated[str, Parameter("--model", help="Model preset, or a Hugging Face config.json.")],
+    model: options.Model = None,
     gpu: Annotated[str, Parameter("--gpu", help="GPU that the model runs on.")],
-    tp: Annotated[int, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")] = 1,
-    ep: Annotated[int, Parameter("--ep", validator=Number(gte=1), help="Of these, groups that share out experts.")] = 1,
-    dp: Annotated[
-        int, Parameter("--dp", validator=Number(gte=1), help="Of these, groups that attend to requests of their own.")
-    ] = 1,
+    server_info: options.ServerInfo = None,
+    tp: options.Tp = None,
+    ep: options.Ep = None,
+    dp: options.Dp = None,
     weights: Annotated[
-        str, Parameter("--weights", help="Format of the routed experts; of all linear layers in a dense model.")
-    ] = "bf16",
-    kv_dtype: Annotated[Literal["bf16", "fp8"], Parameter("--kv-dtype", help="Type of the KV cache.")] = "bf16",
+        str | None,
+        Parameter(
+            "--weights",
+            help="Format of the routed experts, of all linear layers in a dense model: bf16, fp8, nvfp4, mxfp4,"
+            " int4-awq, int4-gptq, gguf:Q4_K …; by default as the checkpoint or the server tells, else bf16.",
+        ),
+    ] = None,
+    kv_dtype: Annotated[
+        Literal["bf16", "fp8"] | None,
+        Parameter("--kv-dtype", help="Type of the KV cache; by default as the server or the checkpoint tells."),
+    ] = None,
     batch: Annotated[
         int | None,
         Parameter("--batch", validator=Number(gte=1), help="Requests in the step; by default as in the trace, else 1."),
@@ -63,6 +70,7 @@ def floor(  # noqa: PLR0913 -- the options of the command
         found = pipeline.floor(
             model=model,
             gpu=gpu,
+            server_info=server_info,
             tp=tp,
             ep=ep,
             dp=dp,

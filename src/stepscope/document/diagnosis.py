@@ -73,16 +73,25 @@ class TraceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that shapes were matched with."""
+    """The model that shapes were matched with, and how it is served."""
 
     name: str
     source: str
-    """`preset` or `config.json`."""
-    layers: int
-    """Without multi-token-prediction layers."""
+    """`preset`, the path of its `config.json`, or `server info`."""
+    layers: int | None
+    """Without multi-token-prediction layers. None: the server told the model's name, but it is not known."""
     tp: int | None
-    notes: list[str]
-    """What was assumed where the config does not tell, a sentence each."""
+    """Ranks in all; `ep` of them share out the experts, `dp` groups of them attend to requests of their own."""
+    ep: int | None = None
+    dp: int | None = None
+    weights: dict[str, str] | None = None
+    """Format by kind of linear layer."""
+    kv_dtype: str | None = None
+    pool_slots: int | None = None
+    """Tokens that the KV pool of one rank holds."""
+    page_size: int | None = None
+    notes: list[str] = []
+    """What was assumed, is not known or contradicts, a sentence each."""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ class FloorCase(msgspec.Struct, frozen=True, kw_only=True):
     ep: int
     dp: int
     weights: str
+    """Format of the routed experts, of all linear layers in a dense model."""
     kv_dtype: str
     batch: int
     context: int

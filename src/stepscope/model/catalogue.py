@@ -150,7 +150,7 @@ class _Catalogue:
             yield self._matrix("embedding", Component.EMBEDDING, (rows, hidden), ())
         if self.stage.stop == len(spec.layers):
             yield from self._norm("final_norm", hidden, ())
-            tied, rows = spec.tie_word_embeddings and self.stage.start == 0, self._vocabulary(self.parallel.tp)
+            tied, rows = spec.tie_word_embeddings and self.stage.start == 0, self._vocabulary(self.parallel.lm_head_tp)
             yield self._matrix("lm_head", Component.LM_HEAD, (rows, hidden), (), is_derived=tied)
             if spec.lm_head_bias:
                 yield self._vector("lm_head_bias", Component.LM_HEAD, (rows,), ())
@@ -239,7 +239,8 @@ class _Catalogue:
             yield self._vector("shared_gate", Component.SHARED_EXPERT, (1, hidden), layers)
 
     def _mlp(self, component: Component, prefix: str, width: int, layers: tuple[int, ...]) -> Iterator[Weight]:
-        inner, hidden = self._share("intermediate_size", width, self.parallel.tp), self.spec.hidden_size
+        ranks = self.parallel.dense_tp if component is Component.DENSE_MLP else self.parallel.shared_tp
+        inner, hidden = self._share("intermediate_size", width, ranks), self.spec.hidden_size
         gated = self.spec.gated_mlp
         up = f"{prefix}w13" if gated else f"{prefix}w1"
         rows = 2 * inner if gated else inner

@@ -10,12 +10,14 @@ import msgspec
 
 from stepscope.errors import UsageError
 from stepscope.model.families import read_config
+from stepscope.model.json_file import read_object
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stepscope.model.spec import ModelSpec
 
-_MOST_BYTES = 16 << 20
-"""Configs have some kB; those of quantised models that name every layer, some MB."""
+    Config = Mapping[str, Any]
 
 
 def preset_names() -> list[str]:
@@ -29,32 +31,40 @@ def load_model(name: str) -> ModelSpec:
     Raises:
         UsageError: there is neither such a preset nor such a file, or the file is no config of a kind that is modelled.
     """
-    if name in preset_names():
-        return read_config(msgspec.json.decode((_presets() / f"{name}.json").read_bytes()))
-    text = _read(name)
-    if text is None:
-        raise UsageError(f"--model {name}: neither a config.json nor a known model ({', '.join(preset_names())})")
+    config = load_config(name)
     try:
-        return read_config(msgspec.json.decode(text, type=dict[str, Any]))
-    except (msgspec.DecodeError, UsageError) as error:
+        return read_config(config)
+    except UsageError as error:
         raise UsageError(f"--model {name}: {error}") from error
-    except RecursionError as error:
-        raise UsageError(f"--model {name}: its objects are nested too deeply for a config") from error
 
 
-def _read(name: str) -> bytes | None:
+def load_config(name: str) -> Config:
+    """Return the config that `load_model` reads.
+
+    Raises:
+        UsageError: there is neither such a preset nor such a file, or the file holds no JSON object.
+    """
+    if name in preset_names():
+        config: Config = msgspec.json.decode((_presets() / f"{name}.json").read_bytes())
+        return config
+    path = config_path(name)
+    if path is None:
+        raise UsageError(f"--model {name}: neither a config.json nor a known model ({', '.join(preset_names())})")
+    return read_object(path, f"--model {name}")
+
+
+def config_path(name: str) -> Path | None:
+    """Return the file that a path or a folder names; None: there is none.
+
+    Raises:
+        UsageError: it cannot be looked at.
+    """
     path = Path(name)
     try:
         path = path / "config.json" if path.is_dir() else path
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
+        return path if path.is_file() else None
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {name}: cannot be read ({error})") from error
-    if len(text) > _MOST_BYTES:
-        raise UsageError(f"--model {name}: is larger than any config, {_MOST_BYTES >> 20} MB")
-    return text
 
 
 def _presets() -> resources.abc.Traversable:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepscope.document import FloorCase, encodable
 from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
-from stepscope.model import Deployment, Parallel, load_model, rank_weights, weight_formats
+from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute, classes
 from stepscope.pipeline.attribute.join import Donor, join, join_within
 from stepscope.pipeline.cost import Ceilings
@@ -38,14 +40,18 @@ if TYPE_CHECKING:
     from stepscope.pipeline.steps import Steps
     from stepscope.trace import Trace
 
-_KV_DTYPES = {"bf16": "BFloat16", "fp8": "Float8_e4m3fn"}
+_KV_NAMES = {"BFloat16": "bf16", "Float8_e4m3fn": "fp8"}
+"""What the command line calls a type of the KV cache."""
 
 
 def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     paths: Sequence[str | Path],
     *,
     model: str | None = None,
+    server_info: str | Path | None = None,
     tp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
     gpu: str | None = None,
     context: int | None = None,
     sources: Sequence[str | Path] = (),
@@ -57,8 +63,11 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
 
     Args:
         paths: trace files, or folders of them.
-        model: a preset's name; tells which tensor a shape is.
+        model: a preset's name, or a Hugging Face `config.json` or its folder; tells which tensor a shape is.
+        server_info: a file with what the server tells of itself, for what the other arguments do not.
         tp: ranks of the tensor-parallel group.
+        ep: ranks, of those, that the experts are shared out over.
+        dp: groups of those ranks that attend to requests of their own.
         gpu: a GPU's name; None: the one that the trace recorded.
         context: live tokens of a request.
         sources: folders in which the recorded source files are looked for.
@@ -73,7 +82,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     """
     if not paths:
         raise UsageError("no trace given")
-    deployment = Deployment.of(model, tp, context)
+    deployment = Deployment.of(model, tp, context, ep=ep, dp=dp, server_info=server_info)
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     parts: list[Diagnosis] = []
@@ -129,13 +138,14 @@ def query(path: str | Path, sql: str, *, listener: Listener | None = None, cache
 
 def floor(  # noqa: PLR0913 -- the options of the command, all by name
     *,
-    model: str,
+    model: str | None = None,
     gpu: str,
-    tp: int = 1,
-    ep: int = 1,
-    dp: int = 1,
-    weights: str = "bf16",
-    kv_dtype: str = "bf16",
+    server_info: str | Path | None = None,
+    tp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
     batch: int | None = None,
     context: int = 1024,
     measured_us: float | None = None,
@@ -146,13 +156,15 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     """Return the least time that a decode step can take, and the way from there to what was measured.
 
     Args:
-        model: a preset's name, or a Hugging Face `config.json`.
+        model: a preset's name, or a Hugging Face `config.json` or its folder.
         gpu: a GPU's name.
-        tp: ranks of the tensor-parallel group.
-        ep: of these, groups that share out the experts.
-        dp: of these, groups that attend to requests of their own.
-        weights: format of the routed experts, or of all linear layers of a dense model.
-        kv_dtype: `bf16` or `fp8`.
+        server_info: a file with what the server tells of itself, for what the other arguments do not.
+        tp: ranks of the tensor-parallel group; told nowhere, 1.
+        ep: ranks, of those, that the experts are shared out over.
+        dp: groups of those ranks that attend to requests of their own.
+        weights: format of the routed experts, or of all linear layers of a dense model; None: as the checkpoint or the
+            server tells, else `bf16`.
+        kv_dtype: `bf16` or `fp8`; None: as the server or the checkpoint tells, else `bf16`.
         batch: requests in the step; None: as many as the first trace's steps have, without a trace 1.
         context: live tokens of each request.
         measured_us: what such a step was measured to take, in µs.
@@ -170,27 +182,31 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     ceilings = Ceilings.of(find_gpu(gpu, None))
     if ceilings is None:
         raise UsageError(f"--gpu {gpu}: the rate of its memory is not known")
-    for option, ranks in (("--ep", ep), ("--dp", dp)):
-        if tp % ranks:
-            raise UsageError(f"{option} {ranks}: does not divide the {tp} ranks of --tp")
-    spec, parallel = load_model(model), Parallel(tp=tp, attention_dp=dp, ep=ep)
-    rank = Rank(spec, parallel, rank_weights(spec, parallel, weight_formats(spec, weights)))
+    tp = 1 if tp is None and server_info is None else tp
+    served = Deployment.of(
+        model, tp, context, ep=ep, dp=dp, weights=weights, kv_dtype=kv_dtype, server_info=server_info
+    )
+    if served.name is None or served.spec is None or served.parallel is None:
+        raise UsageError(f"--model is needed{f': {served.notes[0]}' if served.notes else ''}")
     steps = [measured for path in traces for measured in _decode_steps(path, listener or Silent(), cache)]
     if batch is None:
         batch = (steps[0].batch_size if steps else None) or 1
+    rank = Rank(served.spec, served.parallel, served.weights)
+    load_ = Load(batch, context, served.kv_dtype or "BFloat16")
     case = FloorCase(
-        model=encodable(model),
+        model=encodable(served.name),
         gpu=gpu,
-        tp=tp,
-        ep=ep,
-        dp=dp,
-        weights=weights,
-        kv_dtype=kv_dtype,
+        tp=rank.parallel.tp,
+        ep=rank.parallel.ep,
+        dp=rank.parallel.attention_dp,
+        weights=served.main_format.name,
+        kv_dtype=_KV_NAMES.get(load_.kv_dtype, load_.kv_dtype),
         batch=batch,
         context=context,
     )
-    load_ = Load(batch, context, _KV_DTYPES[kv_dtype])
-    return step_floor(case, rank, load_, ceilings, measured_us=measured_us, steps=steps)
+    found = step_floor(case, rank, load_, ceilings, measured_us=measured_us, steps=steps)
+    untold = [] if served.formats is not None else ["weights are BF16, as nothing tells otherwise (--weights)"]
+    return msgspec.structs.replace(found, assumptions=[*served.notes, *untold, *found.assumptions])
 
 
 def _decode_steps(path: str | Path, listener: Listener, cache: Cache | None) -> list[MeasuredSteps]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope import document
-from stepscope.model import preset_names
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.findings import in_order
@@ -224,14 +223,21 @@ def _could_not_check(index: int, examined: Examined) -> Iterator[document.CouldN
 
 
 def _model(deployment: Deployment) -> document.Model | None:
-    if deployment.name is None or deployment.spec is None:
+    if deployment.name is None or deployment.source is None:
         return None
+    parallel = deployment.parallel
     return document.Model(
-        name=deployment.name,
-        source="preset" if deployment.name in preset_names() else "config.json",
-        layers=len(deployment.spec.layers),
-        tp=deployment.parallel.tp if deployment.parallel else None,
-        notes=list(deployment.spec.notes),
+        name=document.encodable(deployment.name),
+        source=document.encodable(deployment.source),
+        layers=len(deployment.spec.layers) if deployment.spec else None,
+        tp=parallel.tp if parallel else None,
+        ep=parallel.ep if parallel else None,
+        dp=parallel.attention_dp if parallel else None,
+        weights=deployment.format_names,
+        kv_dtype=deployment.kv_dtype,
+        pool_slots=deployment.pool_slots,
+        page_size=deployment.page_size,
+        notes=[document.encodable(note) for note in deployment.notes],
     )
 
 

@@ -58,10 +58,8 @@ def _inputs(diagnosis: Diagnosis) -> Iterator[str]:
             times = f" ({warning.count:,})" if warning.count > 1 else ""
             yield f"  - warning: {escaped(warning.message)}{times}"
     if diagnosis.model is not None:
-        tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
-        yield f"- model: {escaped(diagnosis.model.name)}{tp}"
-        for note in diagnosis.model.notes:
-            yield f"  - {escaped(note)}"
+        yield f"- model: {escaped(sentences.model_line(diagnosis.model))}"
+        yield from (f"  - {escaped(note)}" for note in diagnosis.model.notes)
     if diagnosis.hardware is not None:
         yield f"- GPU: {escaped(diagnosis.hardware.name)}"
 

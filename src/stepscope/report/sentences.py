@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Evidence,
         Finding,
         KernelTime,
+        Model,
         RuledOut,
         StepSummary,
         TraceInfo,
@@ -74,6 +75,27 @@ def trace_line(trace: TraceInfo) -> str:
     if not trace.complete:
         parts.append("INCOMPLETE")
     return f"{printable(trace.path)} ({', '.join(parts)})"
+
+
+def model_line(model: Model) -> str:
+    """Describe the model and how it is served: name, layers, ranks, formats, pool."""
+    parts = ["not known" if model.layers is None else f"{model.layers} layers"]
+    groups = (("TP", model.tp), ("EP", model.ep), ("DP", model.dp))
+    parts += [f"{name} {ranks}" for name, ranks in groups if ranks and (ranks > 1 or name == "TP")]
+    if model.weights:
+        parts += [f"{form} {' and '.join(of)}" for form, of in _by_format(model.weights).items() if form != "bf16"]
+    if model.kv_dtype:
+        parts.append(f"KV {model.kv_dtype}")
+    if model.pool_slots:
+        parts.append(f"pool of {model.pool_slots:,} slots")
+    return f"{printable(model.name)} ({', '.join(parts)})"
+
+
+def _by_format(weights: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for part, form in weights.items():
+        found.setdefault(form, []).append(part)
+    return found
 
 
 def step_line(step: StepSummary) -> str:

@@ -67,10 +67,8 @@ def _draw(diagnosis: Diagnosis, console: Console) -> None:
 
 def _context(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.model is not None:
-        tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
-        console.print(f"model {printable(diagnosis.model.name)} ({diagnosis.model.layers} layers{tp})")
-        for note in diagnosis.model.notes:
-            console.print(f"  {printable(note)}")
+        console.print(Text(f"model {sentences.model_line(diagnosis.model)}"))
+        console.print(_labelled(("note", printable(note)) for note in diagnosis.model.notes))
     hardware = diagnosis.hardware
     if hardware is not None and hardware.memory_gb_per_s is not None:
         measured = hardware.memory_measured_gb_per_s

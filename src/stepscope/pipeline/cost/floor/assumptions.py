@@ -31,7 +31,6 @@ def assumptions(rank: Rank, load: Load, ceilings: Ceilings, steps: Sequence[Meas
     yield from _rates(rank, load, ceilings)
     yield from _links(rank, load, ceilings)
     yield "whether weights and cache fit the GPU's memory is not looked at"
-    yield from rank.spec.notes
     if steps:
         yield "traced steps hold the profiler's own cost, above all in idle time; kernels are matched by their class"
 
