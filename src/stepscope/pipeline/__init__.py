@@ -19,6 +19,7 @@ from stepscope.pipeline.attribute import attribute, classes
 from stepscope.pipeline.attribute.join import Donor, join, join_within
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.cost.floor import Load, MeasuredSteps, Rank, measure_steps, step_floor
+from stepscope.pipeline.cost.infer import settle
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
@@ -90,7 +91,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     donor = None if capture_trace is None else Donor.of(link(load(capture_trace, listener=listener, cache=cache)))
     for trace in _traces(paths, listener, cache):
         examined = _examine(len(parts), trace, donor, deployment, gpu, folders)
-        parts.append(summarise(len(parts), examined, deployment))
+        parts.append(summarise(len(parts), examined))
     return together(parts)
 
 
@@ -264,6 +265,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
     warnings = check_health(linked, steps, len(deployment.spec.layers) if deployment.spec else None)
     warnings += joined.warnings
     attributed = attribute(linked, steps)
+    deployment = settle(deployment, attributed.groups)
     gpu = find_gpu(gpu_name, trace.device_name)
     timeline = Timeline(linked, steps)
     stacks, complete = has_stacks(linked), is_complete(warnings)
@@ -285,7 +287,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
         for phase, indices in steps.steady_phases().items()
     ]
     detected = [detect(case, index) for case in cases]
-    return Examined(linked, steps, warnings, attributed, gpu, cases, detected, joined.method, complete)
+    return Examined(linked, steps, warnings, attributed, deployment, gpu, cases, detected, joined.method, complete)
 
 
 def _folder(path: str | Path) -> Path:

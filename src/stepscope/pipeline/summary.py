@@ -46,6 +46,8 @@ class Examined:
     steps: Steps
     warnings: Sequence[TraceWarning]
     attributed: Attributed
+    deployment: Deployment
+    """As told, and where it was not, as the trace's shapes determine it."""
     gpu: Gpu | None
     cases: Sequence[Case]
     detected: Sequence[Detected]
@@ -55,12 +57,12 @@ class Examined:
     """Whether idle time and totals can be believed."""
 
 
-def summarise(index: int, examined: Examined, deployment: Deployment) -> document.Diagnosis:
+def summarise(index: int, examined: Examined) -> document.Diagnosis:
     """Return the document of one trace, which stands at `index` among those that are diagnosed together."""
     breakdown = [row for case in examined.cases for row in _breakdown(index, examined, case)]
     return document.Diagnosis(
         traces=[_trace_info(examined)],
-        model=_model(deployment),
+        model=_model(examined.deployment),
         hardware=_hardware(examined.gpu),
         steps=[_step_summary(index, examined, case) for case in examined.cases],
         breakdown=breakdown,
