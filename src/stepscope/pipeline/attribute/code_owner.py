@@ -18,7 +18,9 @@ _IS_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 _GENERATED = re.compile(r"/torchinductor_[^/]*/|/inductor_cache/|/torch_compile_cache/")
 """Where torch.compile writes the code that it makes."""
 _CHECKOUT = re.compile(
-    r".*/(?P<file>torch/(?:nn|autograd|utils|cuda|distributed|jit|optim|profiler|fx|amp|_\w+|\w+\.py)(?:/|$).*|triton/(?:runtime|compiler|language)/.*)"
+    r".*/(?P<file>torch/(?:nn|autograd|utils|cuda|distributed|jit|optim|profiler|fx|amp|_\w+)/.*"
+    r"|torch/(?:_\w+|functional|overrides|library|storage|serialization)\.py"
+    r"|triton/(?:runtime|compiler|language)/.*)"
 )
 """An absolute path into a checkout; a folder that is only called `torch` may be anybody's."""
 _TYPED = ("<stdin>", "<ipython-input")

@@ -38,7 +38,7 @@ def origins(linked: Linked, parent: Ints, op: Ints, kernel: Ints, internal: Coll
     """
     trace = linked.trace
     launch = linked.kernels["launch"].fill_null(NONE).to_numpy()
-    from_launch = np.where((op == NONE) & (kernel != NONE), launch[kernel], NONE) if launch.size else op
+    from_launch = np.where((op == NONE) & (kernel != NONE), np.append(launch, NONE)[kernel], NONE)
     thread, at = np.full(op.shape, NONE, dtype=np.int64), np.zeros(op.shape, dtype=np.int64)
     for table, row in ((trace.ops, op), (trace.launches, from_launch)):
         known = row != NONE

@@ -141,7 +141,12 @@ class Evaluation:
                 self._site(SiteKind.LOOP)
 
     def _call(self, node: ast.Call) -> None:
-        self._all((node.func, *node.args, *node.keywords))
+        if isinstance(node.func, ast.Attribute):
+            self._expression(node.func.value)
+            self._site(SiteKind.ATTRIBUTE)  # without its name: what a property of that name returns is not known
+        else:
+            self._expression(node.func)
+        self._all((*node.args, *node.keywords))
         self._call_site(node.func)
 
     def _call_site(self, called: ast.expr | None) -> None:

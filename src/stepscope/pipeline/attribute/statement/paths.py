@@ -177,14 +177,20 @@ class _Walk(Evaluation):
         begin = len(self.paths.cells)
         self._cleanups.append(_Cleanup(len(self._loops)))
         self._with(node, number + 1)
+        raising = range(begin, len(self.paths.cells))
         if called_name(item.context_expr) == "suppress":
-            self._from = list(dict.fromkeys([*self._from, *range(begin, len(self.paths.cells))]))
+            self._from = list(dict.fromkeys([*self._from, *raising]))
 
         def leave() -> None:
             self.node = item.context_expr
             self._site(SiteKind.EXIT)
 
         self._clean_up(leave)
+        done = self._from
+        self._from = list(raising)
+        leave()
+        self._leave("raise")
+        self._from = done
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         if node.finalbody:

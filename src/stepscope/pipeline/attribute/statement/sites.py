@@ -77,33 +77,35 @@ _INDEX_OPS = {
 _STORE_OPS = _INDEX_OPS | {"index_put_", "copy_", "fill_", "masked_fill_", "to"}
 _READ_OPS = {"is_nonzero", "item", "_local_scalar_dense"}
 _UNPACK_OPS = {"unbind", "select"}
-_OPERATOR_OPS = {
-    "Add": {"add"},
-    "Sub": {"sub", "rsub"},
-    "Mult": {"mul"},
-    "Div": {"div", "true_divide", "reciprocal", "mul"},
-    "FloorDiv": {"floor_divide"},
-    "Mod": {"remainder"},
-    "Pow": {"pow"},
-    "MatMult": {"matmul"},
-    "BitAnd": {"bitwise_and", "__and__"},
-    "BitOr": {"bitwise_or", "__or__"},
-    "BitXor": {"bitwise_xor", "__xor__"},
-    "LShift": {"bitwise_left_shift", "__lshift__"},
-    "RShift": {"bitwise_right_shift", "__rshift__"},
-    "USub": {"neg"},
-    "UAdd": {"positive"},
-    "Invert": {"bitwise_not"},
-    "Eq": {"eq"},
-    "NotEq": {"ne"},
-    "Lt": {"lt", "gt"},
-    "LtE": {"le", "ge"},
-    "Gt": {"gt", "lt"},
-    "GtE": {"ge", "le"},
-    "In": {"eq", "any"},
-    "NotIn": {"eq", "any"},
+_OPERATORS: Mapping[str, tuple[str, set[str]]] = {
+    "Add": ("add", {"add"}),
+    "Sub": ("sub", {"sub", "rsub"}),
+    "Mult": ("mul", {"mul"}),
+    "Div": ("truediv", {"div", "true_divide", "reciprocal", "mul"}),
+    "FloorDiv": ("floordiv", {"floor_divide"}),
+    "Mod": ("mod", {"remainder"}),
+    "Pow": ("pow", {"pow"}),
+    "MatMult": ("matmul", {"matmul"}),
+    "BitAnd": ("and", {"bitwise_and", "__and__"}),
+    "BitOr": ("or", {"bitwise_or", "__or__"}),
+    "BitXor": ("xor", {"bitwise_xor", "__xor__"}),
+    "LShift": ("lshift", {"bitwise_left_shift", "__lshift__"}),
+    "RShift": ("rshift", {"bitwise_right_shift", "__rshift__"}),
+    "USub": ("neg", {"neg"}),
+    "UAdd": ("pos", {"positive"}),
+    "Invert": ("invert", {"bitwise_not"}),
+    "Eq": ("eq", {"eq"}),
+    "NotEq": ("ne", {"ne"}),
+    "Lt": ("lt", {"lt", "gt"}),
+    "LtE": ("le", {"le", "ge"}),
+    "Gt": ("gt", {"gt", "lt"}),
+    "GtE": ("ge", {"ge", "le"}),
+    "In": ("contains", {"eq", "any"}),
+    "NotIn": ("contains", {"eq", "any"}),
+    "Is": ("", set()),
+    "IsNot": ("", set()),
 }
-"""The ops of each operator; with an assignment, such as `+=`, they end in `_`."""
+"""By its node, what an operator's method is called between the underlines, and its ops; with `=` they end in `_`."""
 IN_PLACE = "in-place "
 """What the name of an operator with an assignment begins with."""
 _OPS: Mapping[SiteKind, set[str]] = {
@@ -136,7 +138,7 @@ def cost(site: Site, call: Call) -> int | None:
         return _cost_of_call(site, call)
     if call.kind not in {CallKind.FUNCTION, CallKind.COMPILED}:
         return None
-    return 0 if call.name in _methods_of(site) or _is_operators(site, call.name) else None
+    return 0 if call.name in _methods_of(site) else None
 
 
 def passing(site: Site, *, built_ins: bool) -> int:
@@ -165,14 +167,13 @@ def elsewhere(call: Call) -> int:
 
 def _methods_of(site: Site) -> set[str]:
     """Return the names of Python functions that an expression may call without saying so."""
+    if site.kind is SiteKind.OPERATOR:
+        stem, _ = _OPERATORS[site.name.removeprefix(IN_PLACE)]
+        return {f"__{stem}__", f"__r{stem}__", f"__i{stem}__"}
     methods = _METHODS.get(site.kind, set())
     if site.kind in {SiteKind.COMPREHENSION, SiteKind.ATTRIBUTE}:
         return methods | {site.name}
     return methods | {site.name, _GENERATOR} if site.kind is SiteKind.LOOP else methods  # a pass resumes a generator
-
-
-def _is_operators(site: Site, method: str) -> bool:
-    return site.kind is SiteKind.OPERATOR and _is_method(method)
 
 
 def _cost_of_call(site: Site, call: Call) -> int | None:
@@ -184,7 +185,7 @@ def _cost_of_call(site: Site, call: Call) -> int | None:
     if call.kind is CallKind.MODULE:
         return ODD if _is_type(site.name) else 0
     if name in _CONSTRUCTION:
-        return 0
+        return 0 if _is_type(site.name) or not site.name or name == "__call__" else ODD
     return None if _is_method(name) else ODD  # a decorator's function, or one that the source knows by another name
 
 
@@ -204,7 +205,7 @@ def _cost_of_op(site: Site, op: str) -> int | None:
 
 
 def _ops_of_operator(name: str) -> set[str]:
-    plain = _OPERATOR_OPS.get(name.removeprefix(IN_PLACE), set())
+    _, plain = _OPERATORS[name.removeprefix(IN_PLACE)]
     return {f"{op.removesuffix('_')}_" for op in plain} | ({"matmul"} & plain) if name.startswith(IN_PLACE) else plain
 
 
