@@ -56,7 +56,7 @@ ODD = 1
 _UNSEEN = 2
 """The cost of passing over a call that must have been recorded."""
 _OPEN = 2
-"""The cost of a C function behind a variable."""
+"""The cost of a C function behind a variable, or of any function but `__init__` where a class is made."""
 
 _NEVER_RECORDED = {
     *("bool", "bytearray", "bytes", "classmethod", "complex", "dict", "enumerate", "filter", "float", "frozenset"),
@@ -186,7 +186,9 @@ def _cost_of_call(site: Site, call: Call) -> int | None:
         return ODD if _is_type(site.name) else 0
     if name in _CONSTRUCTION:
         return 0 if _is_type(site.name) or not site.name or name == "__call__" else ODD
-    return None if _is_method(name) else ODD  # a decorator's function, or one that the source knows by another name
+    if _is_method(name):
+        return None
+    return _OPEN if _is_type(site.name) else ODD  # a decorator's function, or one that the source calls otherwise
 
 
 def _cost_of_op(site: Site, op: str) -> int | None:
