@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from stepscope.pipeline.attribute.stacks import Call, CallKind, Calls, Stack, StackFrame
@@ -52,3 +53,23 @@ def why_not_in(folder: Path, stack: Stack) -> str:
     found = find_statement(stack, [folder])
     assert isinstance(found, NoStatement), found
     return found.why
+
+
+Case = tuple[str, str] | tuple[str, str, str]
+"""A source, what its function `f` called up to the call in question, and what until it ended, where that is known.
+
+The line that made the call carries `# <-`; where several cannot be told apart, each carries it.
+"""
+
+
+def check_case(case: Case, folder: Path) -> None:
+    """Check that the lines that are said are those that the case marks."""
+    source, calls, *later = case
+    text = dedent(source).lstrip("\n")
+    lines = tuple(number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# <-"))
+    (begin,) = (number for number, line in enumerate(text.splitlines(), 1) if line.startswith("def f("))
+    (folder / "m.py").write_text(text)
+    after = later[0].split() if later else None
+    found = found_in(folder, stack_in("m.py", *calls.split(), line=begin, later=after))
+    assert found.lines == lines
+    assert (found.text is None) == (len(lines) > 1)
