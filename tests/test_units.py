@@ -70,3 +70,11 @@ def test_share(fraction: float, text: str) -> None:
 )
 def test_count(value: float, text: str) -> None:
     assert units.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([], ""), ([5], "5"), ([0, 1], "0–1"), ([0, 1, 2, 5, 7, 8], "0–2, 5, 7–8"), (list(range(78)), "0–77")],
+)
+def test_ranges(numbers: list[int], text: str) -> None:
+    assert units.ranges(numbers) == text
