@@ -116,10 +116,9 @@ struct Place {
   __device__ __forceinline__ u32 parity() const { return number / TILE_BARRIERS & 1; }
 };
 
-// Names of barriers: a group's own, "my probabilities are ready", and all consumers'.
+// Names of barriers: a side's own, and all consumers'.
 #define OWN_BAR 1
-#define READY_BAR 3
-#define CONSUMER_BAR 5
+#define CONSUMER_BAR 3
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
@@ -129,12 +128,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
   float *tops = (float *)(ring + STAGES * QUARTER_BYTES);                    // [WARPS][HEADS]: maxima, at the end sums
   float *factors = tops + WARPS * HEADS;                                     // [HEADS]: turns a score into a logit
   float *shifts = factors + HEADS;                                           // [4][HEADS]: what is added to logits
-  unsigned long long *barriers = (unsigned long long *)(shifts + 4 * HEADS); // [2][TILE_BARRIERS]: full, empty
-  u32 *raised = (u32 *)(barriers + 2 * TILE_BARRIERS); // [2]: whether a group's last tile changed the shifts
-  u8 *live = (u8 *)(raised + 2);                       // [STAGES][QUARTER]
+  unsigned long long *barriers = (unsigned long long *)(shifts + 4 * HEADS); // full, empty, ready
+  u32 *raised = (u32 *)(barriers + 2 * TILE_BARRIERS + 2); // [2]: whether a group's last tile changed the shifts
+  u8 *live = (u8 *)(raised + 2);                           // [STAGES][QUARTER]
 
   const int first_head = blockIdx.y * HEADS;
-  const u32 full = shared_address(barriers), empty = full + TILE_BARRIERS * 8;
+  const u32 full = shared_address(barriers), empty = full + TILE_BARRIERS * 8, ready = empty + TILE_BARRIERS * 8;
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
@@ -150,8 +149,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
     return;
   if (threadIdx.x < TILE_BARRIERS) {
     init_barrier(full + threadIdx.x * 8, LOADERS + LOADERS / 32); // copies of all lanes, and a lane a warp
-    init_barrier(empty + threadIdx.x * 8, WARPS);                 // of the consumers
+    init_barrier(empty + threadIdx.x * 8, CONSUMERS);
   }
+  if (threadIdx.x < 2)
+    init_barrier(ready + threadIdx.x * 8, CONSUMERS / 2); // a side's probabilities
   __syncthreads();
   Place place = {0, 0};
 
@@ -210,6 +211,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
     u8 *const own_chances = chances + side * QUERY_BLOCK;
     const u32 query_rows = rows_at(queries), chance_rows = rows_at(chances);
     int level = 0; // of `shifts`
+    u32 heard = 0; // tiles of the other side so far
     int request = at.request, tile = at.tile, end = at.end;
     while (true) { // one request, or the worker's part of it
 #pragma unroll 1
@@ -299,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
           }
           if (i < 0)
             continue;
-          meet<CONSUMERS>(READY_BAR + (side ^ 1));
+          wait_for(ready + (side ^ 1) * 8, heard++ & 1);
           raise = raised[side ^ 1];
           wait_for(full + place.barrier(), place.parity());
         } else {
@@ -367,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
           }
           if (threadIdx.x % 128 == 0)
             raised[side] = raise;
-          asm volatile("bar.arrive %0, %1;" ::"r"(READY_BAR + side), "n"(CONSUMERS) : "memory");
+          arrive(ready + side * 8);
         }
         if (raise) {
           const int lower = level + 1 & 3;
@@ -420,9 +422,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
             wgmma_wait<1>();
           }
         }
-        __syncwarp(); // the tile's bytes are in registers
-        if (lane == 0)
-          arrive(empty + place.barrier());
+        arrive(empty + place.barrier()); // the tile's bytes are in registers
         wgmma_wait<0>();
         place = place.plus(1);
       }
