@@ -94,7 +94,7 @@ def split_shared_bytes(chosen: Launch) -> int:
         queries_and_chances = (9 + 2) * heads * 128
         ring = chosen.stages * _QUARTER * (ROW + 1)
         factors_and_shifts = (1 + 4) * heads * 4
-        return queries_and_chances + ring + tops + factors_and_shifts + (2 * _TILE_BARRIERS + 2) * 8 + 2 * 4
+        return queries_and_chances + ring + tops + factors_and_shifts + (2 * _TILE_BARRIERS + 3) * 8 + 2 * 4
     tiles = chosen.stages * chosen.tokens * (ROW + 1)
     swapped = _WARPS * (heads // 8) * _LANES * 8
     return tiles + swapped + 2 * heads * 160 + tops

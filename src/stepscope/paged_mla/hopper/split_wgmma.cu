@@ -92,9 +92,7 @@ __device__ __forceinline__ void wait_for(u32 at, u32 parity) {
                  : "memory");
   } while (!done);
 }
-template <int THREADS> __device__ __forceinline__ void meet(int name) {
-  asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory");
-}
+__device__ __forceinline__ void meet(int name) { asm volatile("bar.sync %0, 128;" ::"r"(name) : "memory"); }
 __device__ __forceinline__ bool any_of_group(int name, bool mine) {
   u32 any;
   asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, 128, p; selp.u32 %0, 1, 0, q;}"
@@ -116,9 +114,7 @@ struct Place {
   __device__ __forceinline__ u32 parity() const { return number / TILE_BARRIERS & 1; }
 };
 
-// Names of barriers: a side's own, and all consumers'.
-#define OWN_BAR 1
-#define CONSUMER_BAR 3
+#define OWN_BAR 1 // the name of a side's barrier; the other's follows
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
@@ -128,12 +124,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
   float *tops = (float *)(ring + STAGES * QUARTER_BYTES);                    // [WARPS][HEADS]: maxima, at the end sums
   float *factors = tops + WARPS * HEADS;                                     // [HEADS]: turns a score into a logit
   float *shifts = factors + HEADS;                                           // [4][HEADS]: what is added to logits
-  unsigned long long *barriers = (unsigned long long *)(shifts + 4 * HEADS); // full, empty, ready
-  u32 *raised = (u32 *)(barriers + 2 * TILE_BARRIERS + 2); // [2]: whether a group's last tile changed the shifts
+  unsigned long long *barriers = (unsigned long long *)(shifts + 4 * HEADS); // full, empty, ready, all
+  u32 *raised = (u32 *)(barriers + 2 * TILE_BARRIERS + 3); // [2]: whether a group's last tile changed the shifts
   u8 *live = (u8 *)(raised + 2);                           // [STAGES][QUARTER]
 
   const int first_head = blockIdx.y * HEADS;
-  const u32 full = shared_address(barriers), empty = full + TILE_BARRIERS * 8, ready = empty + TILE_BARRIERS * 8;
+  const u32 full = shared_address(barriers), empty = full + TILE_BARRIERS * 8, ready = empty + TILE_BARRIERS * 8,
+            all = ready + 16;
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
@@ -153,6 +150,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
   }
   if (threadIdx.x < 2)
     init_barrier(ready + threadIdx.x * 8, CONSUMERS / 2); // a side's probabilities
+  if (threadIdx.x == 2)
+    init_barrier(all, CONSUMERS);
   __syncthreads();
   Place place = {0, 0};
 
@@ -212,6 +211,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
     const u32 query_rows = rows_at(queries), chance_rows = rows_at(chances);
     int level = 0; // of `shifts`
     u32 heard = 0; // tiles of the other side so far
+    u32 met = 0;
+    auto meet_all = [&]() { // of the warps that multiply
+      arrive(all);
+      wait_for(all, met++ & 1);
+    };
     int request = at.request, tile = at.tile, end = at.end;
     while (true) { // one request, or the worker's part of it
 #pragma unroll 1
@@ -237,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
       if (threadIdx.x < HEADS)
         shifts[level * HEADS + threadIdx.x] = NEVER;
       publish();
-      meet<CONSUMERS>(CONSUMER_BAR);
+      meet_all();
 
       float output[4][HEADS / 2]; // of 16 dims each: rows g and g + 8, then heads 8 n + 2 t and 8 n + 2 t + 1
 #pragma unroll
@@ -341,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
                 if (g == 0)
                   tops[warp * HEADS + n * 8 + 2 * t + e] = best;
               }
-            meet<128>(OWN_BAR + side);
+            meet(OWN_BAR + side);
 #pragma unroll
             for (int n = 0; n < HEAD_TILES; n++) {
               float shift[2], factor[2];
@@ -365,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
               }
             }
             publish();
-            meet<128>(OWN_BAR + side);
+            meet(OWN_BAR + side);
           }
           if (threadIdx.x % 128 == 0)
             raised[side] = raise;
@@ -437,7 +441,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
           if (g == 0)
             tops[warp * HEADS + n * 8 + 2 * t + e] = sum[n][e];
         }
-      meet<CONSUMERS>(CONSUMER_BAR);
+      meet_all();
       const Target target = {tile == 0 && end == tiles_of(p.lengths[request]), request,
                              2 * (i64)blockIdx.x + (tile == 0 ? 1 : 0)};
       if (threadIdx.x < HEADS) {
@@ -451,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
           target.store_lse(p, first_head + threadIdx.x,
                            some ? log2_of(total) - shifts[level * HEADS + threadIdx.x] : NOTHING);
       }
-      meet<CONSUMERS>(CONSUMER_BAR);
+      meet_all();
 #pragma unroll
       for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
@@ -466,7 +470,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) split_wgmma
             v[2 * j] = output[j][4 * n + e] * by, v[2 * j + 1] = output[j][4 * n + e + 2] * by;
           target.store(p, head, warp * 64 + g * 8, v);
         }
-      meet<CONSUMERS>(CONSUMER_BAR); // the sums are read before the next request writes there
+      meet_all(); // the sums are read before the next request writes there
 
       Cursor after = {request, end, end, 0, 0};
       settle(after, p, last_request, last_tile);
