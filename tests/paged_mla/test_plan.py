@@ -110,11 +110,11 @@ def test_update_refuses_another_batch(device: torch.device) -> None:
         plan.update(torch.tensor([1, 2, 3], device=device))
 
 
-# On 132 SMs (H200) and 114 (H100 PCIe): one or two blocks an SM; from 17 heads on at most 128; two head blocks a worker
-# from 65 heads on.
+# On 132 SMs (H200) and 114 (H100 PCIe): one or two blocks an SM; from 33 heads on at most 128; from 65 heads on two
+# blocks of heads a worker.
 @pytest.mark.parametrize(
     ("heads", "batch", "on_132", "on_114"),
-    [(8, 1, 132, 114), (8, 64, 264, 228), (16, 64, 132, 114), (17, 64, 128, 114), (64, 64, 128, 114), (65, 64, 64, 57)],
+    [(8, 1, 132, 114), (8, 64, 264, 228), (16, 64, 132, 114), (32, 64, 132, 114), (33, 64, 128, 114), (65, 64, 64, 57)],
 )
 def test_workers_of_hopper_launches(heads: int, batch: int, on_132: int, on_114: int) -> None:
     launch = choose_launch(90, "e4m3", heads, batch)
