@@ -85,3 +85,11 @@ def test_a_negative_time_that_rounds_to_zero_has_no_sign(us: float, text: str) -
 )
 def test_operations(count: float, text: str) -> None:
     assert units.operations(count) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([], ""), ([5], "5"), ([0, 1], "0–1"), ([0, 1, 2, 5, 7, 8], "0–2, 5, 7–8"), (list(range(78)), "0–77")],
+)
+def test_ranges(numbers: list[int], text: str) -> None:
+    assert units.ranges(numbers) == text

@@ -1,6 +1,11 @@
-"""The only place that formats times, bytes, rates and shares for people."""
+"""The only place that formats times, bytes, rates, shares and runs of numbers for people."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 _OPERATION_UNITS = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3))
@@ -58,3 +63,14 @@ def count(value: float) -> str:
     if float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.1f}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with each run of them as its ends: `0–2, 5`."""
+    ends: list[tuple[int, int]] = []
+    for number in numbers:
+        if ends and number == ends[-1][1] + 1:
+            ends[-1] = (ends[-1][0], number)
+        else:
+            ends.append((number, number))
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in ends)

@@ -57,6 +57,8 @@ def test_ops_as_json_is_the_contracts(trace: Path, run: Callable[..., Result]) -
         "bytes_per_call": 2400,
         "parents": [],
         "source": "model.py:10 forward",
+        "module": None,
+        "layers": None,
     }
 
 

@@ -193,6 +193,19 @@ def test_stacks_slow_the_host(tmp_path: Path) -> None:
     assert is_complete(path)
 
 
+@pytest.mark.parametrize(("stack", "warned"), [("serve.py(7): run;main.py(1): <module>", False), ("", True)])
+def test_the_stack_as_text_on_old_traces_ops_is_a_stack(stack: str, warned: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    trace = eager()
+    for span in trace.document()["traceEvents"]:
+        if span.get("cat") == "cpu_op":
+            span.setdefault("args", {})["Call stack"] = stack
+    path = trace.save(tmp_path / "t.json")
+    linked = link(load(path))
+    assert has_stacks(linked) is not warned
+    codes = [warning.code for warning in check_health(linked, find_steps(linked), None)]
+    assert ("no-stacks" in codes) is warned
+
+
 def test_a_few_frames_of_the_profilers_own_are_no_stacks(tmp_path: Path) -> None:
     trace = eager()
     trace.frame("torch/profiler/profiler.py(700): start", 2, 3)

@@ -170,11 +170,16 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """A function on the stack; `line` is the one recorded: the function's first, unless it was already running."""
+    """A function on the stack; `line` is the one recorded: the function's first, unless it was already running.
+
+    Traces of 2021 recorded the line of the call instead.
+    """
 
     file: str
     line: int
     function: str
+    yours: bool = True
+    """Whether it is none of torch's or the standard library's."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +216,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     late_gap_share: float | None = None
     """`launch-bound`: share of the gaps, counted, that end right after a launch."""
     groups: list[Group] = []
+    modules: list[str] = []
+    """The modules around the op, outermost first: class and number of the instance."""
+    layers: list[int] = []
+    """The layers that the groups run in, where their numbers are certain."""
     frames: list[Frame] = []
     statement: str | None = None
     statement_at: str | None = None

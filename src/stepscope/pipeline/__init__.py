@@ -16,6 +16,7 @@ from stepscope.errors import NotATraceError, UsageError
 from stepscope.hardware import find_gpu
 from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute, classes
+from stepscope.pipeline.attribute.code_owner import INTERNAL
 from stepscope.pipeline.attribute.join import Donor, join, join_within
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.cost.floor import Load, MeasuredSteps, Rank, measure_steps, step_floor
@@ -32,7 +33,7 @@ from stepscope.pipeline.tables import check_query, run_query
 from stepscope.pipeline.whatif import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import polars as pl
 
@@ -56,6 +57,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     gpu: str | None = None,
     context: int | None = None,
     sources: Sequence[str | Path] = (),
+    internal: Collection[str] = INTERNAL,
     capture_trace: str | Path | None = None,
     listener: Listener | None = None,
     cache: Cache | None = None,
@@ -72,6 +74,8 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
         gpu: a GPU's name; None: the one that the trace recorded.
         context: live tokens of a request.
         sources: folders in which the recorded source files are looked for.
+        internal: packages whose functions are not your code, besides the standard library; an engine's are, unless it
+            is named here.
         capture_trace: a trace of the graph's capture, or of the same steps run eagerly; it tells the ops, shapes and
             stacks of the kernels that graphs replay in the traces.
         listener: told how far reading is, and what was left out.
@@ -90,19 +94,25 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     listener = listener or Silent()
     donor = None if capture_trace is None else Donor.of(link(load(capture_trace, listener=listener, cache=cache)))
     for trace in _traces(paths, listener, cache):
-        examined = _examine(len(parts), trace, donor, deployment, gpu, folders)
+        examined = _examine(len(parts), trace, donor, deployment, gpu, folders, internal)
         parts.append(summarise(len(parts), examined))
     return together(parts)
 
 
 def ops(
-    path: str | Path, *, name: str | None = None, listener: Listener | None = None, cache: Cache | None = None
+    path: str | Path,
+    *,
+    name: str | None = None,
+    internal: Collection[str] = INTERNAL,
+    listener: Listener | None = None,
+    cache: Cache | None = None,
 ) -> pl.DataFrame:
     """Return what the ops of a trace launched, grouped; `pipeline.op_groups.list_ops` documents the columns.
 
     Args:
         path: one trace file, or a folder that holds one.
         name: a glob of op names; None: the innermost ops, so that every kernel is listed once.
+        internal: packages whose functions are not your code, besides the standard library.
         listener: told how far reading is, and what makes totals of the trace doubtful.
         cache: where traces are kept, so that they need not be read again.
 
@@ -112,7 +122,7 @@ def ops(
     """
     listener = listener or Silent()
     linked, steps, _ = _one_trace(path, listener, cache)
-    found = list_ops(linked, steps, name)
+    found = list_ops(linked, steps, name, internal)
     if not found.height:
         nothing = "no GPU work was recorded; a name, such as '*', lists ops without" if name is None else None
         listener.warns(f"{path}: {nothing or f'no op, and no kernel without an op, is named {name}'}")
@@ -257,6 +267,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
     deployment: Deployment,
     gpu_name: str | None,
     sources: Sequence[Path],
+    internal: Collection[str],
 ) -> Examined:
     linked = link(trace)
     joined = join_within(linked) if donor is None else join(linked, donor)
@@ -281,6 +292,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
             deployment=deployment,
             gpu=gpu,
             sources=sources,
+            internal=internal,
             has_stacks=stacks,
             complete=complete,
         )

@@ -136,10 +136,13 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
     if evidence.kernel:
         kernels = [other.evidence.kernel for other in diagnosis.findings if other.evidence.kernel]
         yield "kernel", printable(short_names(kernels)[evidence.kernel])
+    if evidence.modules:
+        yield "module", printable(_modules(evidence))
     if evidence.statement and evidence.statement_at:
         yield "code", f"{printable(evidence.statement_at)}: {printable(evidence.statement)}"
     if evidence.frames:
-        frames = evidence.frames[-SHOWN_FRAMES:]
+        yours = [frame for frame in evidence.frames if frame.yours]
+        frames = (yours or evidence.frames)[-SHOWN_FRAMES:]
         yield "stack", " → ".join(printable(f"{frame.file}({frame.line}) {frame.function}") for frame in frames)
     if finding.what_if is not None:
         yield "what if", _what_if(diagnosis, finding, finding.what_if)
@@ -182,6 +185,13 @@ def _tensor(evidence: Evidence) -> str:
     shape = str(evidence.input_shape) if evidence.input_shape else None
     types = f"{evidence.source_dtype} → {evidence.target_dtype}" if evidence.source_dtype else None
     return ", ".join(part for part in (evidence.tensor, shape, types) if part)
+
+
+def _modules(evidence: Evidence) -> str:
+    path = " / ".join(evidence.modules)
+    if not evidence.layers:
+        return path
+    return f"layer{'' if len(evidence.layers) == 1 else 's'} {units.ranges(evidence.layers)}, such as {path}"
 
 
 def _movement(evidence: Evidence) -> str:

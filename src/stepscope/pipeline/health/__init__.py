@@ -51,9 +51,15 @@ def is_complete(warnings: Iterable[TraceWarning]) -> bool:
 
 
 def has_stacks(linked: Linked) -> bool:
-    """Whether most kernels have a launch of their own in a Python function; a graph's kernels share one."""
+    """Whether most kernels have a launch of their own in a Python function; a graph's kernels share one.
+
+    Old traces have no spans of functions, but the stack as text on the op.
+    """
+    if not linked.trace.frames.height:
+        told = linked.trace.ops["call_stack"].gather(linked.kernels["op"].drop_nulls()).is_not_null().sum()
+        return told > MOST_KERNELS * linked.kernels.height
     frames, launches = linked.trace.frames, linked.trace.launches[linked.kernels["launch"].drop_nulls().unique()]
-    if not frames.height or not launches.height:
+    if not launches.height:
         return False
     around = innermost(
         frames["thread"].to_numpy(),
@@ -163,7 +169,8 @@ def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
 
 
 def _has_modules(linked: Linked) -> bool:
-    return bool(linked.trace.frames["name"].cast(pl.String).str.starts_with("nn.Module").any())
+    spans = linked.trace.frames["name"].cast(pl.String).str.starts_with("nn.Module")
+    return bool(spans.any() or linked.trace.ops["module_hierarchy"].is_not_null().any())
 
 
 def _overlaps(linked: Linked) -> int:

@@ -35,6 +35,8 @@ SAMPLED_BLOCKS = 64
 _BLOCK_BYTES = 4096
 _CHECKED_BYTES = 1 << 20
 _FACTS = "facts.json"
+_FORMAT = 2
+"""Raised when the columns change or mean something else, so that no other's entry is read."""
 
 
 class _Facts(msgspec.Struct):
@@ -177,12 +179,12 @@ def _checksum(path: Path) -> int:
 
 
 def _key(path: Path) -> str:
-    """Return what a file is known by; stepscope's version is part of it, so that no other's columns are read."""
+    """Return what a file is known by; stepscope's version and the columns' are part of it."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(f"{path} is no file, so it cannot be read twice")
     digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=20)
-    digest.update(f"{__version__}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    digest.update(f"{__version__}\0{_FORMAT}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     with path.open("rb") as file:
         last = max(status.st_size - _BLOCK_BYTES, 0)
         for number in range(SAMPLED_BLOCKS + 2):  # the first, the last, and 64 between

@@ -87,4 +87,7 @@ def _lines(op: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "under", printable(" → ".join(op["parents"]))
     if op["source"] is not None:
         yield "source", printable(op["source"])
+    if op["module"] is not None:
+        layers = f", layer{'' if len(op['layers']) == 1 else 's'} {units.ranges(op['layers'])}" if op["layers"] else ""
+        yield "module", printable(op["module"]) + layers
     yield "calls", f"{units.count(op['calls'])} in the recording"

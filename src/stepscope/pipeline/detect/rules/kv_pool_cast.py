@@ -37,12 +37,12 @@ from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (
     Casts,
-    Origin,
     cast_evidence,
     covered_us_per_step,
     removal,
     slow_kernel_note,
 )
+from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -78,15 +78,6 @@ LIVE_TOKENS_UNKNOWN = Unchecked(
     "how many tokens are live, so how much of each cast is needed",
     "give --context TOKENS (tokens of a request); the batch size comes from the step's annotation",
 )
-NO_STACKS = Unchecked(
-    "which line of code makes the cast: no Python stacks around it",
-    "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True, and pass it as --capture-trace; then"
-    " --source DIR",
-)
-NO_SOURCE = Unchecked(
-    "which statement makes the cast: the stack names the function, and the line on which it begins",
-    "give --source DIR, the folder with the source files that ran",
-)
 _CLASSES = {"cast", "copy"}
 
 
@@ -120,11 +111,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         yield LIVE_TOKENS_UNKNOWN
     elif largest.slots < MIN_LIVE_RATIO * live.tokens:
         return
-    origin = Origin(case, largest.group)
-    if not origin.frames:
-        yield NO_STACKS
-    elif origin.statement is None:
-        yield NO_SOURCE
+    origin = Origin.of(case, [cast.group for cast in pool_casts])
+    yield from origin.unchecked()
     shape = largest.group.moved.shape if largest.group.moved else None
     casts = Casts(
         groups=[cast.group for cast in pool_casts],
