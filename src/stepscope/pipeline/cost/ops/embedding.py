@@ -29,6 +29,14 @@ def _gather(call: Call) -> Work | None:
     return Work(call.bytes(2) + 2 * call.elements(2) * call.item_bytes(0))
 
 
+def _select(call: Call) -> Work | None:
+    """`index_select(values, axis, ids)`: the axis is not recorded, so the one along which least is read counts."""
+    if not (call.is_tensor(0) and call.is_tensor(2) and call.elements(0)):
+        return None
+    row = call.elements(0) // max(call.shapes[0]) * call.item_bytes(0)
+    return Work(call.bytes(2) + 2 * call.elements(2) * row)
+
+
 def _index(call: Call) -> Work | None:
     """`values[rows]`: how many rows are read is not recorded; of the kernel that gives each a block, the grid tells."""
     if not (call.is_tensor(0) and call.grid and ONE_BLOCK_A_ROW in call.kernel and call.shapes[0]):
@@ -45,6 +53,7 @@ def _index_put(call: Call) -> Work | None:
 COSTS = {
     "aten::embedding": _embedding,
     "aten::gather": _gather,
+    "aten::index_select": _select,
     "aten::index": _index,
     "aten::_index_put_impl_": _index_put,
 }
