@@ -168,7 +168,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float | None
     """floor / time."""
     bound: str | None
-    """What the floor follows from: `memory` (bytes at the memory's rate, or sent over links), `compute` (operations at the
+    """What the floor follows from: `memory` (bytes at the memory's rate, or over links), `compute` (operations at the
     matrix units'), or `latency` (of a launch or a collective, which the work itself takes less than)."""
 
 

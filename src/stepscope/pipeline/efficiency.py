@@ -172,11 +172,9 @@ def _floor(calls: Sequence[_Calls], ceilings: Ceilings, taken_us: float) -> tupl
 
     A launch's least time is measured in a row of empty kernels; what ran faster is as fast as can be.
     """
-    floors = [
-        (call.per_step * floor_us, bound) for call in calls for floor_us, bound in [ceilings.call_floor(call.work)]
-    ]
-    bound = max(floors)[1]
-    floor_us = sum(us for us, _ in floors)
+    each = [ceilings.call_floor(call.work) for call in calls]
+    floors = [(call.per_step * us, bound) for call, (us, bound) in zip(calls, each, strict=True)]
+    floor_us, bound = sum(us for us, _ in floors), max(floors)[1]
     return (min(floor_us, taken_us) if bound is Bound.LATENCY else floor_us), bound
 
 

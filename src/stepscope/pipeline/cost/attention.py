@@ -1,7 +1,8 @@
 """Attention's work by the model, where no op's shapes tell it.
 
-Libraries launch past torch's dispatcher, and the recorded shape of a paged cache is the whole pool's. Formulas: queries and results once, and the cache as in `cache.py`. A prefill multiplies a query with every token up to
-its own: n(n + 1)/2 pairs for n tokens (T. Dao et al., "FlashAttention", NeurIPS 2022, counts half of n² when causal).
+Libraries launch past torch's dispatcher, and the recorded shape of a paged cache is the whole pool's. Formulas: queries
+and results once, and the cache as in `cache.py`. A prefill multiplies a query with every token up to its own: of n
+tokens n(n + 1)/2 pairs (T. Dao et al., "FlashAttention", NeurIPS 2022, counts half of n² when causal).
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def _of(call: Call, values_an_element: int, multiply_dtype: str | None = None) -
         return None
     n = sizes[0] if sizes[1] == k else sizes[1]
     hit = expected_experts(experts, 1, rows) / experts
-    size = call.bytes(weights - 1) + hit * _stored(call, weights, experts) + rows * n * _PRODUCT_BYTES
+    stored = _stored(call, range(weights, len(call.shapes)), experts)
+    size = call.bytes(weights - 1) + hit * stored + rows * n * _PRODUCT_BYTES
     return Work(size, 2 * rows * n * k * values_an_element, multiply_dtype or call.dtypes[weights] or "")
 
 
@@ -61,7 +62,8 @@ def _packed(call: Call) -> Work | None:
     if not 0 < top <= experts:
         return None
     hit = expected_experts(experts, top, tokens) / experts
-    size = call.bytes(0) + hit * _stored(call, weights, experts) + tokens * top * n * call.item_bytes(0)
+    stored = _stored(call, range(weights, chosen[-1]), experts)
+    size = call.bytes(0) + hit * stored + tokens * top * n * call.item_bytes(0)
     return Work(size, 2 * tokens * top * n * k, call.dtypes[0] or "")
 
 
@@ -80,9 +82,13 @@ def _is_floating(call: Call, index: int) -> bool:
     return is_floating(call.dtypes[index] or "")
 
 
-def _stored(call: Call, weights: int, experts: int) -> int:
-    """Return the bytes of all experts' weights, with those of their scales and zero points."""
-    parts = [index for index in call.tensors if index >= weights and len(call.shapes[index]) >= 2]
+def _stored(call: Call, inputs: range, experts: int) -> int:
+    """Return the bytes of all experts' weights, with those of their scales and zero points.
+
+    Matrices of integers are the sizes of the groups.
+    """
+    least = {index: 2 if _is_floating(call, index) else 3 for index in inputs if call.is_tensor(index)}
+    parts = [index for index, dimensions in least.items() if len(call.shapes[index]) >= dimensions]
     return sum(call.bytes(index) for index in parts if call.shapes[index][0] == experts)
 
 
