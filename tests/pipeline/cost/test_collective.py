@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stepscope.pipeline.cost import Bound, Ceilings, Work
@@ -54,10 +56,14 @@ def test_what_is_not_told_of_a_collective_costs_nothing_known(op: str, shapes: l
     assert work_of(Call(op, shapes, [BF16] * len(shapes), {}, kernel), ranks=4) is None
 
 
+def called(known: Ceilings, work: Work) -> Any:
+    return known.call_floor(work)
+
+
 def test_a_collective_takes_its_exchange_and_its_memory() -> None:
     """48 kB at 8 GB/s take 6 µs; 64 kB of memory at 1000 GB/s take 0.064."""
     sent = Work(64e3, sent_bytes=48e3)
-    assert Ceilings(1000, {}, link_gb_per_s=8).call_floor(sent) == (pytest.approx(6), Bound.MEMORY)
+    assert called(Ceilings(1000, {}, link_gb_per_s=8), sent) == (pytest.approx(6), Bound.MEMORY)
     known = Ceilings(1000, {}, link_gb_per_s=8, collective_latency_us=10)
-    assert known.call_floor(sent) == (pytest.approx(16), Bound.LATENCY)
-    assert Ceilings(1000, {}).call_floor(sent) == (pytest.approx(0.064), Bound.MEMORY)
+    assert called(known, sent) == (pytest.approx(16), Bound.LATENCY)
+    assert called(Ceilings(1000, {}), sent) == (pytest.approx(0.064), Bound.MEMORY)

@@ -9,7 +9,7 @@ from stepscope.pipeline.cost.ops import Call, as_gemm, work_of
 BF16, FP16, FP8, FP32, BYTE, INT = "BFloat16", "Half", "Float8_e4m3fn", "Float", "Byte", "Int"
 
 MARLIN = [[2, 256], [], [16, 128], [], [2, 64], [], [], [], [], [], [132]]
-"""256 × 64 values of 4 bits: 8192 B in 16 × 128 words. Two groups of 64 scales, 256 B; 2 × 256 inputs, 2 × 64 results."""
+"""256 × 64 values of 4 bits: 8192 B in 16 × 128 words. Two rows of 64 scales; 2 × 256 inputs, 2 × 64 results."""
 
 
 @pytest.mark.parametrize(

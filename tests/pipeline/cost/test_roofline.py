@@ -38,6 +38,10 @@ def least(*works: Work) -> Any:
     return ceilings().floor(*works)
 
 
+def called(known: Ceilings, work: Work) -> Any:
+    return known.call_floor(work)
+
+
 def exchanged(known: Ceilings, count: int, size: float) -> Any:
     return known.exchange(count, size)
 
@@ -98,9 +102,9 @@ def test_a_work_is_done_several_times() -> None:
 
 def test_no_call_takes_less_than_an_empty_kernel() -> None:
     known = ceilings()
-    assert known.call_floor(Work(8e3, 8e6)) == (0.5, Bound.LATENCY)  # 0.01 µs of traffic, 0.1 µs of arithmetic
-    assert known.call_floor(Work(8e5, 8e6)) == (pytest.approx(1), Bound.MEMORY)
-    assert known.call_floor(Work(8e3, 8e8)) == (pytest.approx(10), Bound.COMPUTE)
+    assert called(known, Work(8e3, 8e6)) == (0.5, Bound.LATENCY)  # 0.01 µs of traffic, 0.1 µs of arithmetic
+    assert called(known, Work(8e5, 8e6)) == (pytest.approx(1), Bound.MEMORY)
+    assert called(known, Work(8e3, 8e8)) == (pytest.approx(10), Bound.COMPUTE)
     assert known.floor(Work(8e3)) == (pytest.approx(0.01), Bound.MEMORY)  # a component may be part of a kernel
     unknown = Ceilings(800, {})
-    assert unknown.call_floor(Work(8e3)) == (pytest.approx(0.01), Bound.MEMORY)
+    assert called(unknown, Work(8e3)) == (pytest.approx(0.01), Bound.MEMORY)
