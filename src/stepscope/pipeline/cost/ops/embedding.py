@@ -23,10 +23,15 @@ def _embedding(call: Call) -> Work | None:
 
 
 def _gather(call: Call) -> Work | None:
-    """`gather(values, axis, index)`: one value read and written for each index."""
+    """`gather(values, axis, index)`: one value read and written for each index.
+
+    The kernel of whole rows takes an index that is expanded along them, so that it reads one for each.
+    """
     if not (call.is_tensor(0) and call.is_tensor(2)):
         return None
-    return Work(call.bytes(2) + 2 * call.elements(2) * call.item_bytes(0))
+    by_row = ONE_BLOCK_A_ROW in call.kernel and call.elements(2) > 0
+    index = call.bytes(2) // call.shapes[2][-1] if by_row else call.bytes(2)
+    return Work(index + 2 * call.elements(2) * call.item_bytes(0))
 
 
 def _select(call: Call) -> Work | None:
