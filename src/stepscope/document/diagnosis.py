@@ -143,7 +143,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels that do the same work in every step, and how near they come to the least time of that work.
 
     An op may launch several kernels; bytes and operations are those of the whole op, and its least time is shared out
-    among its kernels by their time.
+    among its kernels by their time. Attention that no op tells of counts as one op a layer, its work from the model.
     """
 
     trace: int
@@ -162,11 +162,14 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     avoidable_bytes_per_op: float | None
     """Of the bytes, those of pure copies, casts and fills."""
     flops_per_op: float | None
+    sent_bytes_per_op: float | None = None
+    """Of a collective: bytes that a rank sends to others."""
     floor_us_per_step: float | None
     efficiency: float | None
     """floor / time."""
     bound: str | None
-    """`memory` or `compute`: what the floor follows from."""
+    """What the floor follows from: `memory` (bytes at the memory's rate, or over links), `compute` (operations at the
+    matrix units'), or `latency` (of a launch or a collective, which the work itself takes less than)."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):

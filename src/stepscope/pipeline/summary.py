@@ -13,7 +13,7 @@ from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
-from stepscope.pipeline.efficiency import efficiencies
+from stepscope.pipeline.efficiency import PhaseWork, efficiencies
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, fl
 
 def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
     ceilings = Ceilings.of(case.gpu)
-    for row in efficiencies(case.linked, case.groups, case.deployment, ceilings, LEAST_SHARE):
+    phase = PhaseWork(case.linked, case.groups, case.step, case.deployment)
+    for row in efficiencies(phase, ceilings, LEAST_SHARE):
         group, work = row.group, row.work
         yield document.KernelTime(
             trace=index,
@@ -202,6 +203,7 @@ def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
             bytes_per_op=work.bytes if work else None,
             avoidable_bytes_per_op=work.avoidable_bytes if work else None,
             flops_per_op=work.flops if work else None,
+            sent_bytes_per_op=work.sent_bytes if work else None,
             floor_us_per_step=row.floor_us_per_step,
             efficiency=row.efficiency,
             bound=row.bound,

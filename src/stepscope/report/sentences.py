@@ -45,11 +45,19 @@ def longest_kernels(diagnosis: Diagnosis, step: StepSummary, most: int) -> list[
             _work_name(row, short),
             units.time(row.time_us_per_step),
             units.share(row.share_of_step),
-            "" if row.efficiency is None else f"{units.share(row.efficiency)} of {row.bound}",
+            _efficiency(row),
         )
         for row in rows[:most]
         if row.share_of_step >= LISTED_SHARE
     ]
+
+
+def _efficiency(row: KernelTime) -> str:
+    """Say which part of what bounds it a kernel reaches; a launch's latency is no rate."""
+    if row.efficiency is None:
+        return ""
+    reached = units.share(row.efficiency)
+    return f"{reached}, latency-bound" if row.bound == "latency" else f"{reached} of {row.bound}"
 
 
 def _work_name(row: KernelTime, short: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ GPU = Gpu(
     fp8_tflops=figure(200),
     link_gb_per_s=figure(50),
     collective_latency_us=figure(6),
+    graph_kernel_us=figure(0.5),
 )
 
 
@@ -35,6 +36,10 @@ def ceilings(gpu: Gpu = GPU) -> Ceilings:
 
 def least(*works: Work) -> Any:
     return ceilings().floor(*works)
+
+
+def called(known: Ceilings, work: Work) -> Any:
+    return known.call_floor(work)
 
 
 def exchanged(known: Ceilings, count: int, size: float) -> Any:
@@ -88,3 +93,18 @@ def test_links_in_one_direction(name: str, rate: float) -> None:
 
 def test_works_add_up() -> None:
     assert Work(1, 0, "Float", 1) + Work(2, 3, "Float8_e4m3fn") == Work(3, 3, "Float8_e4m3fn", 1)
+    assert Work(1, 2, "Float", 3, 4) + Work(1, sent_bytes=5) == Work(2, 2, "Float", 3, 9)
+
+
+def test_a_work_is_done_several_times() -> None:
+    assert Work(1, 2, "Float", 3, 4) * 2.5 == Work(2.5, 5, "Float", 7.5, 10)
+
+
+def test_no_call_takes_less_than_an_empty_kernel() -> None:
+    known = ceilings()
+    assert called(known, Work(8e3, 8e6)) == (0.5, Bound.LATENCY)  # 0.01 µs of traffic, 0.1 µs of arithmetic
+    assert called(known, Work(8e5, 8e6)) == (pytest.approx(1), Bound.MEMORY)
+    assert called(known, Work(8e3, 8e8)) == (pytest.approx(10), Bound.COMPUTE)
+    assert least(Work(8e3)) == (pytest.approx(0.01), Bound.MEMORY)  # a component may be part of a kernel
+    unknown = Ceilings(800, {})
+    assert called(unknown, Work(8e3)) == (pytest.approx(0.01), Bound.MEMORY)

@@ -40,6 +40,8 @@ class Ceilings:
     """To all peers together, in 1e9 bytes/s in one direction; None: not known."""
     collective_latency_us: float | None = None
     """What a collective of a few bytes takes; None: not known."""
+    least_kernel_us: float | None = None
+    """What the device takes for an empty kernel; None: not known."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where each rate comes from: by type, and `memory`, `link`, `latency`."""
 
@@ -60,6 +62,7 @@ class Ceilings:
             tflops={dtype: figure.value for dtype, figure in known.items() if figure is not None},
             link_gb_per_s=_value(gpu.link_gb_per_s),
             collective_latency_us=_value(gpu.collective_latency_us),
+            least_kernel_us=_value(gpu.graph_kernel_us),
             sources={name: figure.source for name, figure in figures.items() if figure is not None},
         )
 
@@ -68,6 +71,18 @@ class Ceilings:
         memory_us = sum(work.bytes for work in works) / self.gb_per_s / 1e3
         compute_us = sum(self._compute_us(work) for work in works)
         return (memory_us, Bound.MEMORY) if memory_us >= compute_us else (compute_us, Bound.COMPUTE)
+
+    def call_floor(self, work: Work) -> tuple[float, Bound]:
+        """Return the least time in µs of one call that runs by itself, and what bounds it.
+
+        A collective also takes its exchange. No call takes less than an empty kernel: one whose work takes less is
+        bound by latency.
+        """
+        floor_us, bound = self.floor(work)
+        if work.sent_bytes is not None:
+            floor_us, bound = max((floor_us, bound), self.exchange(1, work.sent_bytes))
+        least_us = self.least_kernel_us or 0.0
+        return (floor_us, bound) if floor_us >= least_us else (least_us, Bound.LATENCY)
 
     def exchange(self, count: float, bytes_each: float) -> tuple[float, Bound]:
         """Return the least time in µs of `count` collectives in which a rank sends so many bytes, and what bounds it.

@@ -11,7 +11,7 @@ from tests.small_models import GROUPED, LATENT
 from stepscope.model import ModelSpec, Parallel, load_model, rank_weights, weight_formats
 from stepscope.pipeline.cost.floor.collectives import exchanges
 from stepscope.pipeline.cost.floor.components import parts
-from stepscope.pipeline.cost.floor.rank import Load, Rank
+from stepscope.pipeline.cost.rank import Load, Rank
 
 
 def rank_of(spec: ModelSpec, weights: str = "bf16", **parallel: int) -> Rank:

@@ -11,8 +11,8 @@ from stepscope.pipeline.cost.floor.assumptions import assumptions
 from stepscope.pipeline.cost.floor.growth import growth
 from stepscope.pipeline.cost.floor.least import least_times
 from stepscope.pipeline.cost.floor.measured import MeasuredSteps, measure_steps
-from stepscope.pipeline.cost.floor.rank import Load, Rank
 from stepscope.pipeline.cost.floor.waterfall import of_steps, of_total
+from stepscope.pipeline.cost.rank import Load, Rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

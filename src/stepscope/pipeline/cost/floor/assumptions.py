@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope import units
+from stepscope.pipeline.cost.cache import selects
 from stepscope.pipeline.cost.experts import expected_experts
-from stepscope.pipeline.cost.floor.cache import selects
 from stepscope.pipeline.cost.floor.collectives import exchanges
 from stepscope.pipeline.cost.floor.components import parts
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.cost import Ceilings
     from stepscope.pipeline.cost.floor.measured import MeasuredSteps
-    from stepscope.pipeline.cost.floor.rank import Load, Rank
+    from stepscope.pipeline.cost.rank import Load, Rank
 
 _TYPES = {"BFloat16": "BF16", "Float8_e4m3fn": "FP8", "Float4": "FP4"}
 

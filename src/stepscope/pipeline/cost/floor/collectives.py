@@ -1,22 +1,18 @@
-"""What the ranks of a group must send each other in a decode step.
-
-Least bytes that a rank sends, of data of S bytes in a group of n: 2(n − 1)/n · S for an all-reduce, (n − 1)/n · S for
-an all-gather or a reduce-scatter (R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-Operations in MPICH", IJHPCA 19 (1), 2005); a switch that reduces would save up to half of the all-reduce.
-"""
+"""What the ranks of a group must send each other in a decode step."""
 
 from __future__ import annotations
 
 from math import comb
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.pipeline.cost.floor.rank import ACTIVATION_BYTES
+from stepscope.pipeline.cost.collectives import all_reduce_sends, share_out_sends
+from stepscope.pipeline.cost.rank import ACTIVATION_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.model import Experts, ModelSpec, Parallel
-    from stepscope.pipeline.cost.floor.rank import Load, Rank
+    from stepscope.pipeline.cost.rank import Load, Rank
 
 
 class Exchange(NamedTuple):
@@ -32,23 +28,15 @@ def exchanges(rank: Rank, load: Load) -> Iterator[Exchange]:
     spec, parallel = rank.spec, rank.parallel
     layers, hidden = len(spec.layers), spec.hidden_size * ACTIVATION_BYTES
     if parallel.attention_tp > 1:
-        yield Exchange(layers, _all_reduce(parallel.attention_tp, load.attended(parallel) * hidden))
+        yield Exchange(layers, all_reduce_sends(parallel.attention_tp, load.attended(parallel) * hidden))
     if parallel.attention_dp == 1:
         if parallel.tp > 1:
-            yield Exchange(layers, _all_reduce(parallel.tp, load.batch * hidden))
+            yield Exchange(layers, all_reduce_sends(parallel.tp, load.batch * hidden))
         return
-    gathered = _all_gather(parallel.tp, load.batch * hidden)
+    gathered = share_out_sends(parallel.tp, load.batch * hidden)
     yield Exchange(2 * len(spec.dense_layers), gathered)  # gathered before the MLP, reduced and scattered after it
     if spec.experts is not None:
         yield Exchange(2 * len(spec.expert_layers), min(gathered, _to_experts(spec, spec.experts, parallel, load)))
-
-
-def _all_reduce(ranks: int, size: float) -> float:
-    return 2 * (ranks - 1) / ranks * size
-
-
-def _all_gather(ranks: int, size: float) -> float:
-    return (ranks - 1) / ranks * size
 
 
 def _to_experts(spec: ModelSpec, experts: Experts, parallel: Parallel, load: Load) -> float:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.model import Component
+from stepscope.pipeline.cost.cache import index_append, index_scores, kv_append, kv_read, selects
 from stepscope.pipeline.cost.experts import expected_experts
-from stepscope.pipeline.cost.floor.cache import index_keys, kv_append, kv_read, selects
-from stepscope.pipeline.cost.floor.rank import ACTIVATION_BYTES
+from stepscope.pipeline.cost.rank import ACTIVATION_BYTES
 from stepscope.pipeline.cost.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.model import Experts, ModelSpec, SparseIndex, Weight
-    from stepscope.pipeline.cost.floor.rank import Load, Rank
+    from stepscope.pipeline.cost.rank import Load, Rank
 
 EMBEDDING = "embedding"
 NORMS = "norms"
@@ -54,7 +54,7 @@ def parts(rank: Rank, load: Load) -> Iterator[Part]:
     if spec.sparse_index is not None:
         yield Part(INDEX, list(_sparse_index(rank, spec.sparse_index, load)))
     yield Part(KV_APPEND, [kv_append(rank, load)])
-    yield Part(KV_READ, list(kv_read(rank, load)))
+    yield Part(KV_READ, [read.work * read.layers for read in kv_read(rank, load)])
     if spec.dense_layers:
         yield Part(DENSE_MLP, _all_linear(rank, Component.DENSE_MLP, load.batch))
     if spec.experts is not None:
@@ -111,7 +111,10 @@ def _sparse_index(rank: Rank, index: SparseIndex, load: Load) -> Iterator[Work]:
     for weight in rank.of(Component.INDEX):
         if selects(index, load) or weight.name == _INDEX_KEY_PROJECTION:
             yield _linear(weight, load.attended(rank.parallel))
-    yield from index_keys(rank, index, load)
+    yield index_append(rank, index, load)
+    if selects(index, load):
+        scores = index_scores(rank, index, load)
+        yield scores.work * scores.layers
 
 
 def _output(rank: Rank, load: Load) -> Iterator[Part]:

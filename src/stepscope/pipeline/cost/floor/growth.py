@@ -10,7 +10,7 @@ from stepscope.pipeline.cost.floor.least import least_times
 
 if TYPE_CHECKING:
     from stepscope.pipeline.cost import Ceilings
-    from stepscope.pipeline.cost.floor.rank import Load, Rank
+    from stepscope.pipeline.cost.rank import Load, Rank
 
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXTS = tuple(1024 << doubled for doubled in range(8))

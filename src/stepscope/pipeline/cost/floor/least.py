@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.pipeline.cost import Ceilings
-    from stepscope.pipeline.cost.floor.rank import Load, Rank
+    from stepscope.pipeline.cost.rank import Load, Rank
 
 COLLECTIVES = "collectives"
 
