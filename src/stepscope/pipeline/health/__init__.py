@@ -114,7 +114,7 @@ def _found_by(steps: Steps) -> str:
             return "steps are taken from graph launches, and their phases are not known"
         case FoundBy.KERNEL_SEQUENCE:
             kernels = int(np.median(steps.kernels_per_step()))
-            return f"steps are taken from the repeating sequence of {kernels} kernels, and their phases are not known"
+            return f"steps are taken from the repeating sequence of {kernels:,} kernels, and their phases are not known"
     return "the whole recording stands for one"
 
 
