@@ -88,6 +88,13 @@ def test_operations(count: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("elements", "text"), [(0, "0"), (512, "512"), (999_999, "999,999"), (1_000_000, "1.0 M"), (285_437_952, "285.4 M")]
+)
+def test_number(elements: int, text: str) -> None:
+    assert units.number(elements) == text
+
+
+@pytest.mark.parametrize(
     ("numbers", "text"),
     [([], ""), ([5], "5"), ([0, 1], "0–1"), ([0, 1, 2, 5, 7, 8], "0–2, 5, 7–8"), (list(range(78)), "0–77")],
 )

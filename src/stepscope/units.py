@@ -65,6 +65,11 @@ def count(value: float) -> str:
     return f"{value:,.1f}"
 
 
+def number(value: float) -> str:
+    """Format a number of elements: in full below a million, else in millions, ``285.4 M``."""
+    return f"{value / 1e6:,.1f} M" if value >= 1e6 else f"{value:,.0f}"
+
+
 def ranges(numbers: Sequence[int]) -> str:
     """Return ascending numbers with each run of them as its ends: `0–2, 5`."""
     ends: list[tuple[int, int]] = []

@@ -118,7 +118,19 @@ def test_kernels_queued_before_the_recording_are_told_and_healthy(tmp_path: Path
     path = trace.save(tmp_path / "t.json")
     warnings = warnings_of(path)
     assert {code: warning.count for code, warning in warnings.items()} == {"outside-steps": 7}
+    assert warnings["outside-steps"].message.endswith(": 3.5 µs")  # 7 × 0.5
     assert is_complete(path)
+
+
+@pytest.mark.parametrize(("duration", "is_note"), [(5.0, True), (7.0, False)])
+def test_work_outside_the_steps_is_a_warning_from_one_percent_of_the_gpus_time_on(
+    duration: float,
+    is_note: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    trace = eager()  # 4 steps of 3 × 50 µs: 600 µs
+    trace.kernel("queued", 2, duration, correlation=900)
+    assert warnings_of(trace.save(tmp_path / "t.json"))["outside-steps"].is_note is is_note
 
 
 def test_kernels_that_overlap_by_a_few_us_are_healthy(tmp_path: Path) -> None:
@@ -257,6 +269,16 @@ def test_replays_recorded_whole_are_healthy(trace: Kineto, tmp_path: Path) -> No
     path = trace.save(tmp_path / "t.json")
     assert list(warnings_of(path)) == ["no-shapes"]
     assert is_complete(path)
+
+
+def test_of_a_graphs_kernels_no_option_records_shapes_and_stacks(tmp_path: Path) -> None:
+    graph = all_warnings_of(replays([40, 40, 40, 40]).save(tmp_path / "graph.json"))
+    ops = all_warnings_of(eager(shapes=False).save(tmp_path / "eager.json"))
+    for code, option in (("no-shapes", "record_shapes=True"), ("no-stacks", "with_stack=True")):
+        assert graph[code].message.endswith("--capture-trace can tell them")
+        assert option in ops[code].message
+        assert graph[code].is_note
+        assert ops[code].is_note
 
 
 def test_graphs_of_different_sizes_in_a_step_are_healthy(tmp_path: Path) -> None:

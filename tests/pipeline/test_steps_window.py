@@ -90,6 +90,13 @@ def test_what_is_left_out_is_said() -> None:
     assert "decode: the first, 1 of another size, 1 longer than 0.15 ms, which cost 350 µs beyond the median" in message
 
 
+def test_leaving_out_the_first_alone_is_no_warning() -> None:
+    told = {w.code: w.is_note for w in diagnosed(decoding([900, 100, 100, 100])).traces[0].warnings}
+    assert told["steps-left-out"]
+    told = {w.code: w.is_note for w in diagnosed(decoding([900, 100, 100, 450, 100])).traces[0].warnings}
+    assert not told["steps-left-out"]
+
+
 def test_nothing_is_said_where_nothing_is_left_out() -> None:
     assert not {"steps-left-out", "mixed-sizes"} & set(messages(decoding([100, 100, 100])))
 

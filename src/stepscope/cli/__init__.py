@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from cyclopts import App, CycloptsError
+from cyclopts.exceptions import UnusedCliTokensError
 
 from stepscope.cli.bench import bench
 from stepscope.cli.calibrate import calibrate
@@ -43,7 +44,7 @@ def main() -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except CycloptsError as error:
-        return _refuse(" ".join(str(error).split()), ExitCode.WRONG_USAGE)
+        return _refuse(_sentence(error), ExitCode.WRONG_USAGE)
     except StepscopeError as error:
         return _refuse(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -55,6 +56,12 @@ def main() -> int:
         _drop_output()
         return _refuse(f"stdout cannot be written ({error.strerror})", ExitCode.WRONG_USAGE)
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _sentence(error: CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return f"too many arguments: {' '.join(error.unused_tokens or ())}"
+    return " ".join(str(error).split())
 
 
 def _drop_output() -> None:

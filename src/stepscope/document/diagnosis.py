@@ -45,6 +45,8 @@ class Warning_(msgspec.Struct, frozen=True, kw_only=True):  # noqa: N801 -- `War
     code: str
     message: str
     count: int
+    is_note: bool
+    """Every figure can be believed: this says what they are of, or what else could have been recorded."""
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):

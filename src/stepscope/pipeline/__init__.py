@@ -92,7 +92,9 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     parts: list[Diagnosis] = []
     listener = listener or Silent()
-    donor = None if capture_trace is None else Donor.of(link(load(capture_trace, listener=listener, cache=cache)))
+    donor = None
+    if capture_trace is not None:
+        donor = Donor.of(link(load(_one_file(capture_trace), listener=listener, cache=cache)))
     for trace in _traces(paths, listener, cache):
         examined = _examine(len(parts), trace, donor, deployment, gpu, folders, internal)
         parts.append(summarise(len(parts), examined))
@@ -124,8 +126,12 @@ def ops(
     linked, steps, _ = _one_trace(path, listener, cache)
     found = list_ops(linked, steps, name, internal)
     if not found.height:
-        nothing = "no GPU work was recorded; a name, such as '*', lists ops without" if name is None else None
-        listener.warns(f"{path}: {nothing or f'no op, and no kernel without an op, is named {name}'}")
+        nothing = "no GPU work was recorded; a name, such as '*', lists ops without"
+        if name is not None:
+            nothing = f"no op, and no kernel without an op, is named {name}"
+            if "*" not in name:
+                nothing += f"; '*{name}*' looks inside names"
+        listener.warns(f"{path}: {nothing}")
     return found
 
 
@@ -231,16 +237,21 @@ def _decode_steps(path: str | Path, listener: Listener, cache: Cache | None) -> 
 
 
 def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tuple[Linked, Steps, bool]:
-    files = find_traces(path)
-    if len(files) > 1:
-        raise UsageError(f"{path}: the folder holds {len(files)} files that may be traces; name one of them")
-    linked = link(load(files[0], listener=listener, cache=cache))
+    file = _one_file(path)
+    linked = link(load(file, listener=listener, cache=cache))
     steps = find_steps(linked)
     warnings = check_health(linked, steps, layers=None)
     for warning in warnings:
         if warning.spoils_totals:
-            listener.warns(f"{files[0]}: {warning.message}")
+            listener.warns(f"{file}: {warning.message}")
     return linked, steps, is_complete(warnings)
+
+
+def _one_file(path: str | Path) -> str:
+    files = find_traces(path)
+    if len(files) > 1:
+        raise UsageError(f"{path}: the folder holds {len(files)} files that may be traces; name one of them")
+    return files[0]
 
 
 def _traces(paths: Sequence[str | Path], listener: Listener, cache: Cache | None) -> Iterator[Trace]:

@@ -99,7 +99,7 @@ def _trace_info(examined: Examined) -> document.TraceInfo:
         complete=examined.complete,
         attribution=_attribution(examined),
         warnings=[
-            document.Warning_(code=warning.code, message=warning.message, count=warning.count)
+            document.Warning_(code=warning.code, message=warning.message, count=warning.count, is_note=warning.is_note)
             for warning in examined.warnings
         ],
     )

@@ -35,6 +35,12 @@ KERNEL_HEADER = ("longest kernels", "time a step", "share", "efficiency")
 LISTED_SHARE = 0.01
 """Kernels below this fraction of the step are left out of the list."""
 
+_JOINED = {
+    "eager-twin": "the same kernels run eagerly",
+    "capture-launches": "the launches of the graph's capture",
+}
+"""What told the ops of kernels that a graph replayed."""
+
 
 def longest_kernels(diagnosis: Diagnosis, step: StepSummary, most: int) -> list[tuple[str, ...]]:
     """Return the rows of a table of a phase's longest kernels: the name, and figures under `KERNEL_HEADER`."""
@@ -106,6 +112,17 @@ def _by_format(weights: dict[str, str]) -> dict[str, list[str]]:
     return found
 
 
+def trace_rows(trace: TraceInfo) -> Iterator[tuple[str, str]]:
+    """Yield what must be known about an input file, each with its label: warnings first, then notes."""
+    for row in sorted(trace.warnings, key=lambda row: row.is_note):
+        times = f" ({row.count:,})" if row.count > 1 else ""
+        yield "note" if row.is_note else "warning", printable(row.message) + times
+    told = trace.attribution
+    if told.join_method in _JOINED and told.joined:
+        share, where = units.share(told.joined), _JOINED[told.join_method]
+        yield "note", f"kernels of a graph, {share} of the kernel time, have the ops of {where}"
+
+
 def step_line(step: StepSummary) -> str:
     """Describe the steps of a phase."""
     batch = f", batch {step.batch_size}" if step.batch_size is not None else ""
@@ -169,7 +186,21 @@ def ruled_out_line(row: RuledOut) -> str:
     return f"{time}{printable(row.reason)}"
 
 
-def unchecked_line(diagnosis: Diagnosis, row: CouldNotCheck) -> str:
+def no_findings(diagnosis: Diagnosis) -> str:
+    """Say that there are no findings, and whether anything was looked at."""
+    return "No findings" if diagnosis.steps else "Nothing could be judged"
+
+
+def unchecked_rows(diagnosis: Diagnosis) -> Iterator[tuple[list[str], str]]:
+    """Yield what could not be checked, once, with the rules that lack it."""
+    rules: dict[str, list[str]] = {}
+    for row in diagnosis.could_not_check:
+        rules.setdefault(_unchecked_line(diagnosis, row), []).append(row.rule)
+    for line, of in rules.items():
+        yield list(dict.fromkeys(of)), line
+
+
+def _unchecked_line(diagnosis: Diagnosis, row: CouldNotCheck) -> str:
     """Describe what a trace cannot answer, and how to record one that can."""
     name = trace_name(diagnosis, row.trace)
     place = f" in {name}" if name else ""

@@ -79,6 +79,17 @@ def test_launching_is_ruled_out_with_the_gpus_idle_time() -> None:
     assert "the GPU is idle for 2.1% of the step" in found.reason
 
 
+def test_few_launches_are_not_blamed_though_every_gap_ends_after_one() -> None:
+    found = row(diagnosed(eager([[Work(ADD, 2)] * 4] * 3)), "host launch")
+    assert "with 4 gaps there are too few launches to blame them" in found.reason
+
+
+def test_a_small_copy_is_told_in_full() -> None:
+    cast = copied(TO_BF16, 800, (4, 100), "c10::Float8_e4m3fn", "c10::BFloat16")
+    found = row(diagnosed(eager([[cast, Work(ADD, 5)]] * 3)), "weight dequantisation")
+    assert "the largest copy moves 400 elements: neither w13's 805.3 M" in found.reason
+
+
 def test_a_smaller_copy_may_be_a_weight_beside_a_large_one_that_is_none() -> None:
     pool, weight = Work(TO_BF16, 800, grid=(557_496, 1, 1)), Work(TO_BF16, 200, grid=(24_576, 1, 1))  # 2048 × 6144
     found = row(diagnosed(graphed([[pool, weight, Work(ADD, 5)]] * 3)), "weight dequantisation")

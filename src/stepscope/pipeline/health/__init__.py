@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.pipeline.health.gpu_rows import missing_gpu_rows
+from stepscope import units
+from stepscope.pipeline.health.gpu_rows import STARTS_GRAPH, missing_gpu_rows
 from stepscope.pipeline.link import NONE, innermost
 from stepscope.pipeline.steps import FoundBy
 from stepscope.trace import TraceWarning, intervals
@@ -25,6 +26,8 @@ MOST_KERNELS = 0.5
 """Share of the kernels that must be launched one by one from Python functions; a graph's neighbours are a few."""
 OVERLAP_NS = 20_000
 """Kernels of one stream overlap by up to 13 µs with programmatic launch; more was not recorded right."""
+LITTLE_OUTSIDE = 0.01
+"""Less than this share of the GPU's time outside every step changes no figure: copies before and after the steps."""
 UNSTABLE = 1.5
 """Steps of one phase and batch whose numbers of kernels differ by this factor do not do the same work."""
 
@@ -89,12 +92,13 @@ def _steps(linked: Linked, steps: Steps, layers: int | None) -> Iterator[TraceWa
         yield TraceWarning("few-steps", "fewer than three steps: no spread can be told", len(steps.steps))
     if steps.hole_ns:
         message = f"{steps.hole_ns / 1e6:.1f} ms at the start, in which unrecorded work ran, are left out"
-        yield TraceWarning("hole-at-start", message)
+        yield TraceWarning("hole-at-start", message, is_note=True)
     left_out = {phase: window for phase, window in steps.windows.items() if window.left_out}
     if left_out:
         message = "; ".join(f"{phase}: {_reasons(window)}" for phase, window in left_out.items())
         count = sum(window.left_out for window in left_out.values())
-        yield TraceWarning("steps-left-out", f"steps that figures are not taken from: {message}", count)
+        only_first = not any(window.other_size or window.outliers for window in left_out.values())
+        yield TraceWarning("steps-left-out", f"figures leave steps out: {message}", count, is_note=only_first)
     mixed = {phase: window.mixed for phase, window in steps.windows.items() if window.mixed}
     if mixed:
         ranges = "; ".join(f"{phase}: {low} to {high}" for phase, (low, high) in mixed.items())
@@ -110,7 +114,7 @@ def _found_by(steps: Steps) -> str:
             return "steps are taken from graph launches, and their phases are not known"
         case FoundBy.KERNEL_SEQUENCE:
             kernels = int(np.median(steps.kernels_per_step()))
-            return f"steps are taken from the repeating sequence of {kernels} kernels, and their phases are not known"
+            return f"steps are taken from the repeating sequence of {kernels:,} kernels, and their phases are not known"
     return "the whole recording stands for one"
 
 
@@ -146,14 +150,15 @@ def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     if not linked.kernels.height:
         return
     if not has_shapes(linked):
-        yield TraceWarning("no-shapes", "input shapes were not recorded (record_shapes=True records them)")
+        yield TraceWarning("no-shapes", _not_recorded(linked, "input shapes", "record_shapes"), is_note=True)
     if has_stacks(linked):
         message = "Python stacks were recorded, which slows the host: gaps and launch times include the profiler's cost"
         yield TraceWarning("stacks-slow-host", message)
         if not _has_modules(linked):
-            yield TraceWarning("no-modules", "modules were not recorded (with_modules=True records them)")
+            message = "modules were not recorded (with_modules=True records them)"
+            yield TraceWarning("no-modules", message, is_note=True)
     elif linked.donor is None or not linked.donor.frames.height:
-        yield TraceWarning("no-stacks", "Python stacks were not recorded (with_stack=True records them)")
+        yield TraceWarning("no-stacks", _not_recorded(linked, "Python stacks", "with_stack"), is_note=True)
     overlapping = _overlaps(linked)
     if overlapping:
         message = (
@@ -162,10 +167,22 @@ def _recording(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
         yield TraceWarning("overlapping-kernels", message, overlapping)
     outside = steps.step_of_kernel < 0
     if outside.any():
-        start = linked.kernels["start_ns"].to_numpy()[outside]
-        busy = intervals.covered(start, start + linked.kernels["duration_ns"].to_numpy()[outside])
-        message = f"GPU rows belong to no step (queued or launched outside every step): {busy / 1e3:,.1f} µs"
-        yield TraceWarning("outside-steps", message, int(outside.sum()))
+        start = linked.kernels["start_ns"].to_numpy()
+        end = start + linked.kernels["duration_ns"].to_numpy()
+        busy, all_busy = intervals.covered(start[outside], end[outside]), intervals.covered(start, end)
+        message = f"GPU rows belong to no step (queued or launched outside every step): {units.time(busy / 1e3)}"
+        is_little = busy < LITTLE_OUTSIDE * all_busy
+        yield TraceWarning("outside-steps", message, int(outside.sum()), is_note=is_little)
+
+
+def _not_recorded(linked: Linked, what: str, option: str) -> str:
+    """Say what is missing; a graph's kernels have no op of their own, so no option records it with them."""
+    if linked.donor is not None and linked.donor is not linked.trace:
+        return f"{what} were recorded neither here nor in --capture-trace ({option}=True records them)"
+    launches = linked.trace.launches["name"].cast(pl.String).gather(linked.kernels["launch"].drop_nulls())
+    if launches.str.contains(STARTS_GRAPH).sum() > MOST_KERNELS * linked.kernels.height:
+        return f"{what} are not recorded of kernels that a graph replays; --capture-trace can tell them"
+    return f"{what} were not recorded ({option}=True records them)"
 
 
 def _has_modules(linked: Linked) -> bool:

@@ -59,15 +59,19 @@ def _draw(ops: pl.DataFrame, stream: TextIO) -> None:
                 lines.add_row(label, Text(text))
             console.print(Padding(lines, (0, 0, 0, 3)))
         if not ops.height:
-            console.print("No op launched GPU work.")
+            console.print("No rows.")
         if ops.height > SHOWN:
             console.print(f"… {ops.height - SHOWN:,} more of {ops.height:,} rows; --format csv has them all")
 
 
 def _cost(op: Mapping[str, Any]) -> str:
     if op["calls_per_step"] is None:
-        return f"{units.count(op['calls'])} calls"
-    return f"{units.time(op['time_us_per_step'])} a step, {units.count(op['calls_per_step'])} calls"
+        return _calls(op["calls"])
+    return f"{units.time(op['time_us_per_step'])} a step, {_calls(op['calls_per_step'])}"
+
+
+def _calls(count: float) -> str:
+    return f"{units.count(count)} call{'' if count == 1 else 's'}"
 
 
 def _lines(op: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
