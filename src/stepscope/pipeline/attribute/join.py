@@ -48,6 +48,8 @@ _GRAPH_LAUNCH = "GraphLaunch"
 _END_CAPTURE = "StreamEndCapture"
 _MOST_KERNELS = 1 << 14
 """A replay of more kernels is damage, and would take much memory to line up."""
+_MOST_PAIRS = 1 << 12
+"""So many pairs of streams, one of a replay and one of the donor, are lined up; a replay uses a few streams."""
 _GRID = ("grid_x", "grid_y", "grid_z")
 _AMBIGUOUS = TraceWarning(
     "capture-trace-ambiguous",
@@ -252,7 +254,10 @@ def _match(codes: Ints, starts: Ints, in_time: Ints, donor: _There) -> Ints:
         return matches
     near = donor.runs.window(codes[in_time])
     streams = donor.stream[near]
-    places = [np.flatnonzero(streams == stream) + near.start for stream in np.unique(streams)]
+    known = np.unique(streams)
+    if starts.size * known.size > _MOST_PAIRS:
+        return matches
+    places = [np.flatnonzero(streams == stream) + near.start for stream in known]
     for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), codes.size], strict=True):
         best = 0
         for rows in places:
