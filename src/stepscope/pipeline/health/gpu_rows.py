@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.pipeline.steps import WAITS
+from stepscope.pipeline.steps import WAITS, FoundBy
 from stepscope.trace import TraceWarning, intervals
 
 if TYPE_CHECKING:
@@ -68,8 +68,16 @@ def _named(linked: Linked, pattern: str) -> NDArray[np.bool_]:
 
 
 def _steps_without_rows(linked: Linked, steps: Steps) -> int:
-    """Count steps whose kernel launches have no GPU row at all; launches under graph capture leave none."""
-    if not steps.annotated or steps.is_capture:
+    """Count steps whose kernel launches have no GPU row at all; launches under graph capture leave none.
+
+    Where graphs tell the steps, a launch of one without rows was to be a step, or the part of one.
+    """
+    if steps.is_capture:
+        return 0
+    if steps.found_by is FoundBy.GRAPH_LAUNCHES:
+        begun = step_of_launch(linked, steps) >= 0
+        return int((begun & _named(linked, STARTS_GRAPH) & (_rows_of_launch(linked) == 0)).sum())
+    if not steps.annotated:
         return 0
     step = step_of_launch(linked, steps)[_named(linked, STARTS_WORK)]
     return len(set(step[step >= 0].tolist()) - set(steps.step_of_kernel.tolist()))
@@ -95,7 +103,8 @@ def _unequal_replays(linked: Linked, steps: Steps) -> int:
         first, last = np.searchsorted(step_of_replay, [index, index + 1])
         for place, size in enumerate(rows[first:last].tolist()):
             like.setdefault((step.phase, step.batch_size, last - first, place), []).append(size)
-    return sum(size < max(group) for group in like.values() for size in group)
+    largest = {alike: max(group) for alike, group in like.items()}
+    return sum(size < largest[alike] for alike, group in like.items() for size in group)
 
 
 def _replays_too_small(linked: Linked) -> int:
