@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.steps.repeats import holds_repeat
-from stepscope.pipeline.steps.sequence import numbered
+from stepscope.pipeline.steps.sequence import numbered, on_busiest_stream
 from stepscope.pipeline.steps.step import Phase, Step
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 GRAPH_LAUNCH = r"^(?:cuda|hip|cu)GraphLaunch"
+"""Runtime calls that replay a graph."""
 MAIN = 0.5
 """So many of the kernels must be replayed: a small graph within a step, such as a sampler's, tells no steps."""
 MIN_REPLAYS = 2
@@ -86,7 +87,4 @@ def _with_layers(graph: Ints, launch: Ints, replayed: pl.DataFrame) -> Ints:
 
 
 def _holds_layers(kernels: pl.DataFrame) -> bool:
-    busiest = kernels.group_by("device", "stream", maintain_order=True).len().sort("len", maintain_order=True).tail(1)
-    return holds_repeat(
-        numbered(kernels.join(busiest, on=["device", "stream"], nulls_equal=True, maintain_order="left"))
-    )
+    return holds_repeat(numbered(kernels.filter(on_busiest_stream(kernels))))
