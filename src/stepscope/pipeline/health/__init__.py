@@ -140,7 +140,8 @@ def _kernels_per_step(steps: Steps, layers: int | None) -> Iterator[TraceWarning
     for step, count in zip(steps.steps, counts.tolist(), strict=True):
         if count and step.batch_size is not None:
             like.setdefault((step.phase, step.batch_size), []).append(count)
-    unstable = sum(max(group) > UNSTABLE * count for group in like.values() for count in group)
+    largest = {alike: max(group) for alike, group in like.items()}
+    unstable = sum(largest[alike] > UNSTABLE * count for alike, group in like.items() for count in group)
     if unstable:
         message = "steps have far fewer kernels than others of the same phase and batch; medians mix different work"
         yield TraceWarning("unstable-steps", message, unstable)
