@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from stepscope import units
-from stepscope.pipeline.health.gpu_rows import STARTS_GRAPH, missing_gpu_rows
+from stepscope.pipeline.health.gpu_rows import missing_gpu_rows
 from stepscope.pipeline.link import NONE, innermost
-from stepscope.pipeline.steps import FoundBy
+from stepscope.pipeline.steps import GRAPH_LAUNCH, FoundBy
 from stepscope.trace import TraceWarning, intervals
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _not_recorded(linked: Linked, what: str, option: str) -> str:
     if linked.donor is not None and linked.donor is not linked.trace:
         return f"{what} were recorded neither here nor in --capture-trace ({option}=True records them)"
     launches = linked.trace.launches["name"].cast(pl.String).gather(linked.kernels["launch"].drop_nulls())
-    if launches.str.contains(STARTS_GRAPH).sum() > MOST_KERNELS * linked.kernels.height:
+    if launches.str.contains(GRAPH_LAUNCH).sum() > MOST_KERNELS * linked.kernels.height:
         return f"{what} are not recorded of kernels that a graph replays; --capture-trace can tell them"
     return f"{what} were not recorded ({option}=True records them)"
 
