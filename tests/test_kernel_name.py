@@ -102,6 +102,15 @@ def test_kernels_of_one_report_that_would_be_called_the_same_get_a_mark() -> Non
     assert named == {name: short_names([other, b, a])[name] for name in (a, b, other)}  # whatever the order
 
 
+def test_marks_are_as_long_as_it_takes_to_tell_kernels_apart() -> None:
+    many = [f"void ns::k<int>({'*' * number}int)" for number in range(1000)]  # 4 digits of some marks are equal
+    named = short_names(many)
+    assert len(set(named.values())) == len(many)
+    taken = short_names(["void ns::k<int>(int)", "void ns::k<int>(long)"])
+    also = short_names([*taken, next(iter(taken.values()))])  # a kernel that is called as another is marked
+    assert len(set(also.values())) == len(also) == 3
+
+
 CPP = st.text(st.sampled_from("ab1<>(),:{}[]& ~*#_ZN\x1b…"), max_size=200)
 
 

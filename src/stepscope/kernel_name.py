@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 LOOKED_AT = 4096
 """So much of a name is looked at: the time of a pattern can grow with the square of it."""
@@ -44,6 +44,7 @@ _LEAST = 12
 _DEEPEST = 32
 """Templates nested deeper are not looked at."""
 _UNSAID = ("at", "at_cuda_detail", "native", "c10", "std", "")
+_ANY = "utf-8", "surrogatepass"
 _ANONYMOUS = "(anonymous namespace)"
 _LAMBDA_TYPE = re.compile(r"\{lambda\(([^(){}]+)\)#\d+\}[^{}]*$")
 _LITERAL = re.compile(r"(-?\d+)(?:u|l|ul|ll|ull)?", re.ASCII)
@@ -80,9 +81,18 @@ def short_name(name: str, width: int = WIDTH) -> str:
 def short_names(names: Iterable[str], width: int = WIDTH) -> dict[str, str]:
     """Return short names of kernels that stand in one report: those that would be equal get a mark of the full name."""
     known = {name: short_name(name, width) for name in dict.fromkeys(names)}
+    marked = known
+    for digits in (4, 8, 32):  # the fewest with which no two marks are equal, nor one the end of another's name
+        if len(set(marked.values())) == len(known):
+            break
+        marked = _marked(known, digits)
+    return marked
+
+
+def _marked(known: Mapping[str, str], digits: int) -> dict[str, str]:
     times = Counter(known.values())
     return {
-        name: short if times[short] == 1 else f"{short} ~{crc32(name.encode('utf-8', 'replace')) & 0xFFFF:04x}"
+        name: short if times[short] == 1 else f"{short} ~{blake2b(name.encode(*_ANY)).hexdigest()[:digits]}"
         for name, short in known.items()
     }
 

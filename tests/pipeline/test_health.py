@@ -92,6 +92,16 @@ def test_a_replay_without_gpu_rows_is_missing_too(tmp_path: Path) -> None:
     assert not is_complete(path)
 
 
+def test_a_replay_without_gpu_rows_is_missing_where_nothing_else_marks_a_step(tmp_path: Path) -> None:
+    trace, at = Kineto(), 10.0
+    for number in range(6):
+        at = trace.replay([] if number == 3 else [("k", 20.0, (1, 1, 1))] * 4, at=at) + 60
+    assert warnings_of(trace.save(tmp_path / "t.json"))["gpu-rows-missing"].count == 1
+    assert not is_complete(tmp_path / "t.json")
+    (row,) = diagnose([tmp_path / "t.json"]).steps
+    assert row.gpu_idle_us is None
+
+
 def test_an_annotation_without_a_launch_is_a_stub_and_healthy(tmp_path: Path) -> None:
     trace = eager()
     trace.annotation("step[DECODE bs=1]", 10_001, 100)

@@ -149,3 +149,16 @@ def test_a_graphs_step_is_reported_with_how_it_was_found() -> None:
     assert "steps are taken from graph launches" in warning.message
     # 50 kernels back to back: 48 of 10 µs and 2 of 5
     assert row.gpu_busy_us == pytest.approx(48 * 10 + 2 * 5 + 3)
+
+
+def test_graphs_of_many_batch_sizes_are_steps() -> None:
+    """In no order, so that only what they hold tells."""
+    sizes = [[(f"{name}_of_{size}", us, grid) for name, us, grid in FULL] for size in range(100)]
+    _, steps = stepped(replaying([sizes[number * number % 101 % 100] for number in range(150)] + sizes, eager=()))
+    assert (steps.found_by, len(steps.steps)) == ("graph launches", 250)
+
+
+def test_graphs_that_hardly_recur_tell_no_steps() -> None:
+    others = [[(f"{name}_of_{size}", us, grid) for name, us, grid in FULL] for size in range(300)]
+    _, steps = stepped(replaying([FULL, *others, FULL], eager=()))
+    assert steps.found_by == "recording"

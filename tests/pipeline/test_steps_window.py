@@ -128,3 +128,17 @@ def test_figures_are_taken_from_the_same_steps_everywhere() -> None:
 def test_the_last_step_is_judged_by_its_gpu_span() -> None:
     _, steps = stepped(decoding([100, 100, 100, 100, 100, 800]))
     assert steps.windows[next(iter(steps.windows))].outliers == (5,)
+
+
+def test_idle_time_is_of_the_steps_that_have_a_duration() -> None:
+    """Every other step is long: one step more or less in a median would change a difference of two by 100 µs."""
+    trace, at = Kineto(), 100.0
+    for number in range(8):
+        trace.annotation("step[DECODE bs=1]", at - 5, 40)
+        at = trace.call("k", at=at, duration=300 if number % 2 else 100) + 44  # and 6 until the next one starts
+    (row,) = diagnosed(trace).steps
+    # without the first: 350, 150, 350, 150, 350 and 150 to the next one, and the last, of 300 µs, without
+    assert row.steady == 7
+    assert row.duration_us.median == pytest.approx(250)
+    assert row.gpu_busy_us == pytest.approx(200)
+    assert row.gpu_idle_us == pytest.approx(50)

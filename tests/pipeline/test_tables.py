@@ -124,6 +124,8 @@ NO_QUERY = {
     "a JSON file": "SELECT * FROM read_json('FILE')",
     "a file by name": "SELECT * FROM 'FILE'",
     "half a character": "SELECT '\ud800' AS x",
+    "many comments and no query": "/**/" * 5000 + "x",
+    "a recursion, which would not end": "WITH/**/RECURSIVE x AS (SELECT 1 UNION ALL SELECT 2 FROM x) SELECT * FROM x",
     "deep brackets": "SELECT " + "(" * 5000 + "1" + ")" * 5000,
 }
 

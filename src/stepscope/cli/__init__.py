@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from pathlib import Path
+from shutil import get_terminal_size
 
 from cyclopts import App, CycloptsError
 from cyclopts.exceptions import UnusedCliTokensError
@@ -21,6 +22,7 @@ from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
 from stepscope.cli.sql import sql
 from stepscope.errors import ExitCode, StepscopeError
+from stepscope.report import NARROWEST, WIDEST
 from stepscope.version import __version__
 
 app = App(
@@ -39,6 +41,7 @@ def main() -> int:
     if sys.stderr is None:  # closed by the caller
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- open as long as the process
     _write_any_character()
+    _bound_width()
     try:
         result = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         if sys.stdout is not None:
@@ -74,6 +77,13 @@ def _write_any_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+
+
+def _bound_width() -> None:
+    """Bound the width that help is drawn in: what lays it out does not end in one column, nor fit in memory in 10^9."""
+    columns = get_terminal_size().columns
+    if "COLUMNS" in os.environ or columns < NARROWEST:
+        os.environ["COLUMNS"] = str(min(max(columns, NARROWEST), WIDEST))
 
 
 def _refuse(sentence: str, code: ExitCode) -> int:

@@ -125,6 +125,7 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
     duration_us: Spread
     gpu_span_us: Spread
     gpu_busy_us: float
+    """Of the steps that have a duration, so that idle time is of the same steps."""
     gpu_idle_us: float | None
     kernels_per_step: float
     unprofiled_duration_us: float | None = None

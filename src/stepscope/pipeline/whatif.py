@@ -68,7 +68,7 @@ class Replayed:
     gpu_span_us: NDArray[np.float64]
     """First to last GPU work of each step."""
     busy_us: NDArray[np.float64]
-    """Union of the GPU work of each step."""
+    """Union of the GPU work of each step that has a duration: idle time is the difference of their medians."""
     gaps: int
     """Gaps between pieces of GPU work, over all steps."""
     late_gaps: int
@@ -129,18 +129,19 @@ class Timeline:
         start, end = run.start[in_step], run.end[in_step]
         count = len(self._steps.steps)
         of_steps = spans(step, start, end, count)
-        running = np.array([index for index in indices if of_steps.ran[index]], dtype=np.int64)
+        of = np.asarray(indices, dtype=np.int64)
+        running = of[of_steps.ran[of]]
         if not running.size:  # nothing is left of the steps
             nothing = np.zeros(1)
             return Replayed(nothing, nothing, nothing, gaps=0, late_gaps=0)
         followed = running[of_steps.followed[running]]
         span = of_steps.gpu_span(running)
-        duration = of_steps.duration(followed) if followed.size else span
+        timed, duration = (followed, of_steps.duration(followed)) if followed.size else (running, span)
         inside = np.isin(step, running)
         return Replayed(
             duration_us=duration / 1e3,
             gpu_span_us=span / 1e3,
-            busy_us=intervals.covered_by_group(start, end, step, count)[running] / 1e3,
+            busy_us=intervals.covered_by_group(start, end, step, count)[timed] / 1e3,
             gaps=int(run.has_gap[in_step][inside].sum()),
             late_gaps=int(run.is_late[in_step][inside].sum()),
         )

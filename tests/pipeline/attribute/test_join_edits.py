@@ -192,3 +192,14 @@ def test_a_hundred_thousand_kernels_of_one_name_take_seconds(replays: int, kerne
     result = join(linked, twin)
     assert time.perf_counter() - begin < 15
     assert result.method is None  # 6,000 of 10,000 are too few
+
+
+def test_a_replay_on_a_thousand_streams_is_damage_and_takes_no_time() -> None:
+    replay, donor = Kineto(), Kineto()
+    correlation = replay.launch(100, name="cudaGraphLaunch")
+    for stream in range(1000):
+        replay.kernel("k", 110 + stream, 1, correlation=correlation, stream=stream)
+        donor.call("k", at=10 + 10 * stream, duration=1, op="aten::k", stream=stream)
+    begin = time.perf_counter()
+    assert joined(replay, donor).method is None
+    assert time.perf_counter() - begin < 3  # each stream with each takes 20 s

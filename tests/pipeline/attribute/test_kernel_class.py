@@ -55,6 +55,13 @@ def test_a_name_of_a_megabyte_is_classified_at_once(part: str) -> None:
     assert time.perf_counter() - begin < 1
 
 
+def test_a_name_of_digits_takes_no_time_that_grows_with_its_square() -> None:
+    begin = time.perf_counter()
+    for digit in "0123456789" * 5:
+        assert kernel_class("kernel", digit * 4096) == UNCLASSIFIED
+    assert time.perf_counter() - begin < 2.5  # a fifth of it
+
+
 @pytest.mark.parametrize("kind", ["memcpy", "memset"])
 def test_copies_and_sets_are_of_their_kind_whatever_they_are_called(kind: str) -> None:
     assert kernel_class(kind, "Memcpy DtoD (Device -> Device) of a gemm") == kind

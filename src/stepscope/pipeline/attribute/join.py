@@ -18,7 +18,7 @@ import polars as pl
 
 from stepscope.pipeline.attribute.align import Runs, align
 from stepscope.pipeline.link import NONE, find_op_of_launch
-from stepscope.pipeline.steps import CAPTURE
+from stepscope.pipeline.steps import CAPTURE, GRAPH_LAUNCH
 from stepscope.trace import TraceWarning
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ kernels differ and whose shapes would be wrong."""
 GOOD_ALIGNED = 0.95
 """A smaller share of the replayed kernels' number or time is worth a warning."""
 
-_GRAPH_LAUNCH = "GraphLaunch"
 _END_CAPTURE = "StreamEndCapture"
 _MOST_KERNELS = 1 << 14
 """A replay of more kernels is damage, and would take much memory to line up."""
+_MOST_PAIRS = 1 << 12
+"""So many pairs of streams, one of a replay and one of the donor, are lined up; a replay uses a few streams."""
 _GRID = ("grid_x", "grid_y", "grid_z")
 _AMBIGUOUS = TraceWarning(
     "capture-trace-ambiguous",
@@ -186,7 +187,7 @@ def _captured(trace: Trace) -> pl.DataFrame:
 
 def _replayed(trace: Trace, kernels: pl.DataFrame) -> Ints:
     """Return the rows of kernels that a graph launch started, by launch, device and stream, each in order of time."""
-    is_graph = trace.launches["name"].cast(pl.String).str.contains(_GRAPH_LAUNCH)
+    is_graph = trace.launches["name"].cast(pl.String).str.contains(GRAPH_LAUNCH)
     rows = kernels.select("launch", "device", "stream").with_row_index("row")
     graph = rows.filter(pl.col("launch").is_in(is_graph.arg_true().cast(pl.Int64).implode()))
     return graph.sort("launch", "device", "stream", "row")["row"].cast(pl.Int64).to_numpy()
@@ -252,7 +253,10 @@ def _match(codes: Ints, starts: Ints, in_time: Ints, donor: _There) -> Ints:
         return matches
     near = donor.runs.window(codes[in_time])
     streams = donor.stream[near]
-    places = [np.flatnonzero(streams == stream) + near.start for stream in np.unique(streams)]
+    known = np.unique(streams)
+    if starts.size * known.size > _MOST_PAIRS:
+        return matches
+    places = [np.flatnonzero(streams == stream) + near.start for stream in known]
     for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), codes.size], strict=True):
         best = 0
         for rows in places:

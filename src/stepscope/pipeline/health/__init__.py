@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from stepscope import units
-from stepscope.pipeline.health.gpu_rows import STARTS_GRAPH, missing_gpu_rows
+from stepscope.pipeline.health.gpu_rows import missing_gpu_rows
 from stepscope.pipeline.link import NONE, innermost
-from stepscope.pipeline.steps import FoundBy
+from stepscope.pipeline.steps import GRAPH_LAUNCH, FoundBy
 from stepscope.trace import TraceWarning, intervals
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _kernels_per_step(steps: Steps, layers: int | None) -> Iterator[TraceWarning
     for step, count in zip(steps.steps, counts.tolist(), strict=True):
         if count and step.batch_size is not None:
             like.setdefault((step.phase, step.batch_size), []).append(count)
-    unstable = sum(max(group) > UNSTABLE * count for group in like.values() for count in group)
+    largest = {alike: max(group) for alike, group in like.items()}
+    unstable = sum(largest[alike] > UNSTABLE * count for alike, group in like.items() for count in group)
     if unstable:
         message = "steps have far fewer kernels than others of the same phase and batch; medians mix different work"
         yield TraceWarning("unstable-steps", message, unstable)
@@ -180,7 +181,7 @@ def _not_recorded(linked: Linked, what: str, option: str) -> str:
     if linked.donor is not None and linked.donor is not linked.trace:
         return f"{what} were recorded neither here nor in --capture-trace ({option}=True records them)"
     launches = linked.trace.launches["name"].cast(pl.String).gather(linked.kernels["launch"].drop_nulls())
-    if launches.str.contains(STARTS_GRAPH).sum() > MOST_KERNELS * linked.kernels.height:
+    if launches.str.contains(GRAPH_LAUNCH).sum() > MOST_KERNELS * linked.kernels.height:
         return f"{what} are not recorded of kernels that a graph replays; --capture-trace can tell them"
     return f"{what} were not recorded ({option}=True records them)"
 

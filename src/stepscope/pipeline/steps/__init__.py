@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.steps.annotations import annotated_steps
-from stepscope.pipeline.steps.graph_launches import graph_steps
+from stepscope.pipeline.steps.graph_launches import GRAPH_LAUNCH, graph_steps
 from stepscope.pipeline.steps.hole import WAITS, without_hole
 from stepscope.pipeline.steps.sequence import sequence_steps
 from stepscope.pipeline.steps.shapes import with_tokens
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["CAPTURE", "WAITS", "FoundBy", "Phase", "Step", "Steps", "find_steps"]
+__all__ = ["CAPTURE", "GRAPH_LAUNCH", "WAITS", "FoundBy", "Phase", "Step", "Steps", "find_steps"]
 
 CAPTURE = "StreamEndCapture|GraphInstantiate"
 """Runtime calls that end the capture of a graph: what was launched before them did not run."""

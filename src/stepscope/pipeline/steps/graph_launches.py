@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.steps.repeats import holds_repeat
-from stepscope.pipeline.steps.sequence import numbered
+from stepscope.pipeline.steps.sequence import numbered, on_busiest_stream
 from stepscope.pipeline.steps.step import Phase, Step
 
 if TYPE_CHECKING:
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 GRAPH_LAUNCH = r"^(?:cuda|hip|cu)GraphLaunch"
+"""Runtime calls that replay a graph."""
 MAIN = 0.5
 """So many of the kernels must be replayed: a small graph within a step, such as a sampler's, tells no steps."""
 MIN_REPLAYS = 2
-MOST_GRAPHS = 64
-"""Graphs, and lengths of their order, that are examined."""
+MOST_GRAPHS = 256
+"""So many graphs, and lengths of their order, are examined: a server has one for each of some 50 batch sizes. Where
+there are more, they tell no steps.
+"""
 
 
 def graph_steps(linked: Linked) -> tuple[Step, ...]:
@@ -73,16 +76,15 @@ def _after_longest_pause(pause: Ints, period: int) -> Ints:
 def _with_layers(graph: Ints, launch: Ints, replayed: pl.DataFrame) -> Ints:
     """Return the replays of graphs that hold the layers of a whole pass."""
     known, first = np.unique(graph, return_index=True)
+    if known.size > MOST_GRAPHS:
+        return known[:0]
     whole = [
         number
-        for number, replay in zip(known[:MOST_GRAPHS], first[:MOST_GRAPHS], strict=True)
+        for number, replay in zip(known, first, strict=True)
         if _holds_layers(replayed.filter(pl.col("launch") == launch[replay]))
     ]
     return np.flatnonzero(np.isin(graph, whole))
 
 
 def _holds_layers(kernels: pl.DataFrame) -> bool:
-    busiest = kernels.group_by("device", "stream", maintain_order=True).len().sort("len", maintain_order=True).tail(1)
-    return holds_repeat(
-        numbered(kernels.join(busiest, on=["device", "stream"], nulls_equal=True, maintain_order="left"))
-    )
+    return holds_repeat(numbered(kernels.filter(on_busiest_stream(kernels))))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
 MIN_REPEATS = 3
@@ -100,30 +101,40 @@ def holds_repeat(symbols: Ints) -> bool:
 
 def _evenly_spaced(symbols: Ints, *, covered: float = COVERED, to_end: bool = True) -> Iterator[_Marks]:
     """Yield the marks, rarest first."""
-    if not symbols.size:
-        return
-    distance = pl.col("position").diff().drop_nulls()
-    even = ((distance - distance.median()).abs() <= EVEN * distance.median()).mean()
-    places = pl.DataFrame({"symbol": symbols, "position": np.arange(symbols.size)}).group_by("symbol")
-    marks = places.agg(
-        pl.len().alias("count"),
-        pl.col("position").first().alias("first"),
-        pl.col("position").last().alias("last"),
-        distance.median().alias("distance"),
-        even.alias("even"),
-    ).filter(
-        pl.col("count") >= MIN_REPEATS,
-        pl.col("even") >= MOST,
-        pl.col("distance") > 1,
-        pl.col("first") <= (1 - covered) * symbols.size,
-    )
-    if to_end:
-        marks = marks.filter(symbols.size - pl.col("last") <= (1 + EVEN) * pl.col("distance"))
     order = np.argsort(symbols, kind="stable")
-    ordered = symbols[order]
-    for (_,), alike in marks.sort("count", "first").group_by("count", maintain_order=True):
-        bounds = [np.searchsorted(ordered, alike["symbol"], side=side) for side in ("left", "right")]
-        yield _Marks(tuple(order[low:high] for low, high in zip(*bounds, strict=True)))
+    _, begin, count = np.unique(symbols[order], return_index=True, return_counts=True)
+    begin, count = begin[count >= MIN_REPEATS], count[count >= MIN_REPEATS]
+    first, last = order[begin], order[begin + count - 1]
+    distance, even = _spacing(order, begin, count)
+    chosen = (even >= MOST) & (distance > 1) & (first <= (1 - covered) * symbols.size)
+    if to_end:
+        chosen &= symbols.size - last <= (1 + EVEN) * distance
+    begin, first, count = begin[chosen], first[chosen], count[chosen]
+    for often in np.unique(count):
+        alike = np.flatnonzero(count == often)
+        alike = alike[np.argsort(first[alike])]
+        yield _Marks(tuple(order[at : at + often] for at in begin[alike].tolist()))
+
+
+def _spacing(order: Ints, begin: Ints, count: Ints) -> tuple[Floats, Floats]:
+    """Return the median distance between the positions of each symbol, and the share that differs little from it.
+
+    Args:
+        order: shape [n], the positions of all symbols, symbol by symbol, ascending.
+        begin: shape [symbols], where those of a symbol begin.
+        count: shape [symbols], how many it has; two at least.
+    """
+    if not count.size:
+        return np.zeros(0), np.zeros(0)
+    size = count - 1
+    start = np.cumsum(size) - size
+    symbol = np.repeat(np.arange(count.size), size)
+    here = np.arange(size.sum()) - start[symbol] + begin[symbol]
+    distance = order[here + 1] - order[here]
+    ordered = distance[np.lexsort((distance, symbol))]
+    median = (ordered[start + (size - 1) // 2] + ordered[start + size // 2]) / 2
+    is_even = np.abs(distance - median[symbol]) <= EVEN * median[symbol]
+    return median, np.add.reduceat(is_even.astype(np.int64), start) / size
 
 
 def _is_step(marks: _Marks, names: Ints, symbols: Ints) -> bool:

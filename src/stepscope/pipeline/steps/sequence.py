@@ -36,11 +36,9 @@ def sequence_steps(linked: Linked) -> tuple[tuple[Step, ...], Ints] | None:
         since_last = rows["begun_ns"].diff().fill_null(0).to_numpy()
     else:
         rows = kernels.with_columns(pl.col("start_ns").alias("begun_ns")).sort("start_ns")
-        busiest = rows.group_by("device", "stream", maintain_order=True).len().sort("len", maintain_order=True).tail(1)
-        rows = rows.join(busiest, on=["device", "stream"], how="left", nulls_equal=True, maintain_order="left")
         ended = (pl.col("start_ns") + pl.col("duration_ns")).cum_max().shift(1)
         since_last = rows.select((pl.col("start_ns") - ended).fill_null(0))["start_ns"].to_numpy()
-    telling = np.arange(rows.height) if by_launch else np.flatnonzero(rows["len"].is_not_null())
+    telling = np.arange(rows.height) if by_launch else np.flatnonzero(on_busiest_stream(rows))
     symbols = numbered(rows)[telling]
     names = rows["name"].to_physical().cast(pl.Int64).to_numpy()[telling]
     found = find_repeats(names, symbols, since_last[telling])
@@ -53,6 +51,12 @@ def sequence_steps(linked: Linked) -> tuple[tuple[Step, ...], Ints] | None:
     of_kernel[rows["kernel"].to_numpy()] = step
     starts = rows["begun_ns"].to_numpy()[begin].tolist()
     return tuple(Step("kernel sequence", Phase.UNKNOWN, None, start) for start in starts), of_kernel
+
+
+def on_busiest_stream(kernels: pl.DataFrame) -> pl.Series:
+    """Return which kernels run on the stream that runs the most of them."""
+    queue = kernels.select(pl.struct("device", "stream").rank("dense").alias("queue"))["queue"]
+    return queue == int(np.bincount(queue).argmax())
 
 
 def numbered(kernels: pl.DataFrame) -> Ints:
