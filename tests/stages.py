@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope import diagnose, load
 from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute
+from stepscope.pipeline.attribute.code_owner import INTERNAL
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
@@ -62,6 +63,7 @@ def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
         deployment=deployment or Deployment.of(None, None, None),
         gpu=None,
         sources=(),
+        internal=INTERNAL,
         has_stacks=has_stacks(linked),
         complete=is_complete(check_health(linked, steps, layers=None)),
     )

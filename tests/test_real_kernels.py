@@ -88,3 +88,54 @@ def test_fused_experts_of_a_server_are_named_and_compared_with_8_of_64() -> None
     found = [row for row in rows("sglang-h200/flashinfer-fp8-eager-stacks.trace.json.gz") if "fused_moe" in row.kernel]
     assert len(found) == 2
     assert {row.bytes_per_op for row in found} == {8 * 3 * 256 * 6144 * 2 + 2 * 6144 * 2}
+
+
+@pytest.mark.parametrize("name", ["flashinfer-fp8-graph", "flashinfer-bf16-graph", "flashinfer-fp8-eager-stacks"])
+def test_flashinfers_mla_is_judged_by_the_model(name: str) -> None:
+    """1000 rows of 576 in BF16 and 8 heads' queries and results take 0.27 µs, less than an empty kernel's 0.55."""
+    diagnosis = stepscope.diagnose(
+        [TRACES / "sglang-h200" / f"{name}.trace.json.gz"], model="glm-5", tp=8, context=1000
+    )
+    (row,) = (row for row in diagnosis.kernels if row.kernel_class == "attention")
+    assert row.op is None
+    assert row.bytes_per_op == 1000 * 576 * 2 + 8 * (576 + 512) * 2
+    assert row.floor_us_per_step == pytest.approx(78 * 0.55)
+    assert row.efficiency == pytest.approx(0.55 / 19, rel=0.03)  # each call takes about 19 µs
+    assert row.bound == "latency"
+
+
+def test_a_served_step_is_judged_but_for_norms_that_have_no_op() -> None:
+    """FlashInfer's norms launch past the dispatcher: 0.6% of the kernel time."""
+    (capture,) = (TRACES / "sglang-h200").glob("*-capture.trace.json.gz")
+    diagnosis = stepscope.diagnose(
+        [TRACES / "sglang-h200" / "flashinfer-fp8-graph.trace.json.gz"],
+        model=str(TRACES / "sglang-h200" / "model-config.json"),
+        tp=1,
+        context=1000,
+        capture_trace=capture,
+    )
+    without = [row for row in diagnosis.kernels if row.efficiency is None]
+    assert [(row.kernel_class, row.op) for row in without] == [("norm", None)]
+    judged = sum(row.time_us_per_step for row in diagnosis.kernels) - sum(row.time_us_per_step for row in without)
+    assert judged > 0.95 * sum(row.time_us_per_step for row in diagnosis.breakdown)
+
+
+def test_an_amd_prefill_is_judged_whole() -> None:
+    """Qwen3-8B, 15 prompts of 1024: 15 · 1024 · 1025/2 pairs, 32 heads, 256 wide; 1307 TFLOPS. None is left out."""
+    found = rows_of_prefill()
+    assert [row.op for row in found if row.efficiency is None] == []
+    (row,) = (row for row in found if row.kernel_class == "attention")
+    assert row.flops_per_op == 2 * (15 * 1024 * 1025 // 2) * 32 * 256
+    assert row.floor_us_per_step == pytest.approx(36 * row.flops_per_op / 1307e6)
+    assert row.bound == "compute"
+
+
+def rows_of_prefill() -> list[KernelTime]:
+    folder = TRACES / "public" / "TraceLens" / "inference" / "sglang_prefilldecode"
+    return stepscope.diagnose([folder], model="qwen3-8b", tp=1).kernels
+
+
+def test_no_kernel_beats_its_floor() -> None:
+    for name in ("eager-gather", "eager-cast", "eager-cast-stacks"):
+        assert all(0 < (row.efficiency or 0) <= 1 for row in rows(f"h200-decode/{name}.json.gz"))
+    assert all(0 < (row.efficiency or 0) <= 1 for row in rows_of_prefill())

@@ -70,3 +70,33 @@ def test_share(fraction: float, text: str) -> None:
 )
 def test_count(value: float, text: str) -> None:
     assert units.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("us", "text"), [(-0.04, "0.0 µs"), (-0.06, "-0.1 µs"), (-7.5, "-7.5 µs"), (-2000, "-2.00 ms")]
+)
+def test_a_negative_time_that_rounds_to_zero_has_no_sign(us: float, text: str) -> None:
+    assert units.time(us) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 FLOP"), (999, "999 FLOP"), (19_360, "19.4 kFLOP"), (5.4e9, "5.4 GFLOP"), (999_960, "1.0 MFLOP")],
+)
+def test_operations(count: float, text: str) -> None:
+    assert units.operations(count) == text
+
+
+@pytest.mark.parametrize(
+    ("elements", "text"), [(0, "0"), (512, "512"), (999_999, "999,999"), (1_000_000, "1.0 M"), (285_437_952, "285.4 M")]
+)
+def test_number(elements: int, text: str) -> None:
+    assert units.number(elements) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([], ""), ([5], "5"), ([0, 1], "0–1"), ([0, 1, 2, 5, 7, 8], "0–2, 5, 7–8"), (list(range(78)), "0–77")],
+)
+def test_ranges(numbers: list[int], text: str) -> None:
+    assert units.ranges(numbers) == text

@@ -26,6 +26,8 @@ _BYTES = {
     "Float8_e5m2": 1,
     "Float8_e4m3fnuz": 1,
     "Float8_e5m2fnuz": 1,
+    "Float8_e8m0fnu": 1,
+    "Float4_e2m1fn_x2": 1,
     "Byte": 1,
     "Char": 1,
     "Bool": 1,

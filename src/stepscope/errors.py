@@ -36,6 +36,12 @@ class PartNotInstalledError(StepscopeError):
     exit_code = ExitCode.PART_NOT_INSTALLED
 
 
+class DeviceError(StepscopeError):
+    """A server or device is not there, or did not do what it should."""
+
+    exit_code = ExitCode.REMOTE_FAILURE
+
+
 class NotATraceError(StepscopeError):
     """The input cannot be read as a profiler trace."""
 

@@ -131,6 +131,28 @@ def test_wrong_usage_exits_with_2(
     assert is_one_sentence(err)
 
 
+def test_arguments_too_many_are_named(trace: Path, run: Callable[..., Result]) -> None:
+    assert run("ops", trace, "second.json") == (2, "", "stepscope: too many arguments: second.json\n")
+
+
+def test_a_capture_trace_that_is_no_file_is_refused_as_any_trace(
+    trace: Path, tmp_path: Path, run: Callable[..., Result]
+) -> None:
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for name in ("a.json", "b.json"):
+        (folder / name).touch()
+    assert run("diagnose", trace, "--capture-trace", folder)[::2] == (
+        2,
+        f"stepscope: {folder}: the folder holds 2 files that may be traces; name one of them\n",
+    )
+    missing = tmp_path / "missing.json"
+    assert run("diagnose", trace, "--capture-trace", missing)[::2] == (
+        2,
+        f"stepscope: {missing}: no such file or folder\n",
+    )
+
+
 def test_an_unknown_name_is_said_before_anything_is_read(tmp_path: Path, run: Callable[..., Result]) -> None:
     """Reading a trace of a GB, only to refuse an option, would be rude."""
     path = tmp_path / "empty.json"
@@ -233,6 +255,19 @@ def test_a_capture_trace_tells_the_shapes_of_a_graph(tmp_path: Path, run: Callab
     assert (joined["with_op"], joined["joined"], joined["join_method"]) == (1.0, 1.0, "eager-twin")
 
 
+def test_a_capture_trace_without_stacks_is_not_asked_for_again(tmp_path: Path, run: Callable[..., Result]) -> None:
+    step = [Work(f"kernel_{number}", 5.0, "aten::mm", [[1, 8]], ["c10::BFloat16"]) for number in range(20)]
+    graph = graphed([step] * 4).save(tmp_path / "graph.json")
+    twin = eager([step, step]).save(tmp_path / "eager.json")
+    alone, joined = (
+        " ".join(run("diagnose", graph, *options)[1].split()) for options in ([], ["--capture-trace", twin])
+    )
+    assert "--capture-trace can tell them" in alone
+    assert "--capture-trace can tell them" not in joined
+    assert "Python stacks were recorded neither here nor in --capture-trace (with_stack=True records them)" in joined
+    assert "kernels of a graph, 100% of the kernel time, have the ops of the same kernels run eagerly" in joined
+
+
 def test_rules_and_explain_agree(run: Callable[..., Result]) -> None:
     listed = json.loads(run("rules", "--format", "json")[1])["rules"]
     assert {"kv-pool-cast", "redundant-cast", "launch-bound"} <= {rule["id"] for rule in listed}
@@ -275,9 +310,9 @@ def test_an_interruption_exits_with_130(
 
 def test_offered_commands_are_those_that_work() -> None:
     text = process("--help").stdout
-    for command in ("demo", "diagnose", "explain", "ops", "rules", "schema", "sql"):
+    for command in ("calibrate", "demo", "diagnose", "explain", "ops", "rules", "schema", "sql"):
         assert command in text
-    for later in ("compare", "capture", "probe", "calibrate"):
+    for later in ("compare", "capture", "probe"):
         assert later not in text
 
 

@@ -171,6 +171,13 @@ def test_any_width_of_the_terminal_gives_a_readable_report(
         assert 20 <= max(map(len, out.splitlines())) <= 400
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "2", "1000000000", "wide"])
+def test_help_is_drawn_at_any_width_of_the_terminal(columns: str) -> None:
+    done = process("sql", "--help", COLUMNS=columns)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 20 <= max(map(len, done.stdout.splitlines())) <= 400
+
+
 @pytest.mark.parametrize("options", [(), ("--no-cache",), ("--format", "json")])
 def test_a_hyphen_is_stdin(options: tuple[str, ...], trace: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "stepscope", "diagnose", "-", *options]

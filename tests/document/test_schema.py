@@ -22,7 +22,7 @@ CONTRACT = {
     "TraceInfo": "path bytes events rank device complete attribution warnings",
     "Attribution": "with_launch with_op joined join_method outside_steps_us unclassified",
     "Warning_": "code message count",
-    "StepSummary": "trace phase count steady batch_size duration_us gpu_span_us gpu_busy_us gpu_idle_us"
+    "StepSummary": "trace phase count steady batch_size tokens duration_us gpu_span_us gpu_busy_us gpu_idle_us"
     " kernels_per_step unprofiled_duration_us",
     "ClassTime": "trace phase kernel_class time_us_per_step share_of_step calls_per_step",
     "Finding": "rule trace phase severity confidence title time_us_per_step share_of_step evidence what_if control fix",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.decode_steps import Work, copied, eager, graphed
-from tests.kernel_names import ADD, ATTENTION, COPY_BF16, FP8_WRITE, GATHER, GEMM, TO_BF16, direct_copy
+from tests.kernel_names import ADD, ATTENTION, COPY_BF16, FP8_WRITE, GATHER, GEMM, TO_BF16, TO_FLOAT, direct_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +106,10 @@ def cast_in_a_graph_of_what_is_no_whole_number_of_rows() -> Kineto:
     return graphed([[WRITE, Work(TO_BF16, 120, grid=(NO_ROWS_BLOCKS, 1, 1)), *REST] * LAYERS] * 3)
 
 
+def scores_cast_to_float32_in_a_graph() -> Kineto:
+    return graphed([[WRITE, Work(TO_FLOAT, 120, grid=(POOL_BLOCKS, 1, 1)), *REST] * LAYERS] * 3)
+
+
 def cast_in_a_graph_once_a_step() -> Kineto:
     return graphed([[GRAPH_CAST, *([WRITE, *REST] * LAYERS)]] * 3)
 
@@ -136,6 +140,7 @@ QUIET: list[Callable[[], Kineto]] = [
     copy_of_the_pool_in_its_own_type,
     copy_without_a_cast_in_a_graph,
     cast_in_a_graph_of_what_is_no_whole_number_of_rows,
+    scores_cast_to_float32_in_a_graph,
     cast_in_a_graph_once_a_step,
     write_of_new_tokens_into_the_pool,
 ]

@@ -69,7 +69,7 @@ def test_tensor_parallel_splits_and_loses_nothing() -> None:
     whole = {weight.name: weight.elements for weight in rank_weights(load_model("glm-5"), Parallel(1))}
     split = {weight.name: weight.elements for weight in rank_weights(load_model("glm-5"), Parallel(4))}
     everywhere = {"q_a_proj", "kv_a_proj", "fused_qkv_a_proj", "router", "q_a_norm", "kv_a_norm"}
-    everywhere |= {"input_norm", "post_attention_norm", "final_norm"}
+    everywhere |= {"input_norm", "post_attention_norm", "final_norm", "router_bias"}
     everywhere |= {"index_q_proj", "index_k_proj", "index_weights_proj", "index_k_norm"}
     assert {name for name in whole if whole[name] == split[name]} == everywhere
     assert all(whole[name] == 4 * split[name] for name in whole.keys() - everywhere)
@@ -121,7 +121,7 @@ def test_a_range_with_several_counts_of_rows_names_them_all() -> None:
     assert list(KVPoolLayout(512, 64).slots_in_range(278_747 * 1024 + 1, 278_748 * 1024)) == [495_551, 495_552]
 
 
-@pytest.mark.parametrize("model", ["glm-5", "deepseek-v3"])
+@pytest.mark.parametrize("model", ["glm-5", "deepseek-v3", "deepseek-v3.2", "kimi-k2"])
 def test_the_row_of_every_published_mla_model(model: str) -> None:
     attention = load_model(model).attention
     assert isinstance(attention, Mla)
@@ -144,11 +144,17 @@ class TestDeployment:
 
     @pytest.mark.parametrize("name", ["glm-6", "", "../presets/glm-5", "glm-5.json", "GLM-5\n"])
     def test_an_unknown_model_is_wrong_usage_and_says_which_are_known(self, name: str) -> None:
-        with pytest.raises(UsageError, match=r"nor a known model \(deepseek-v3, glm-5\)") as caught:
+        with pytest.raises(UsageError, match=r"nor a known model \(deepseek-v3, .*, qwen3-8b\)") as caught:
             Deployment.of(name, 8, None)
         assert caught.value.exit_code is ExitCode.WRONG_USAGE
 
 
-def test_presets_are_the_contracts_names() -> None:
-    assert set(preset_names()) <= {"glm-5", "deepseek-v3", "deepseek-v3.2", "kimi-k2"}
-    assert {"glm-5", "deepseek-v3"} <= set(preset_names())
+def test_presets_are_the_contracts_names_and_the_models_whose_counts_are_tested() -> None:
+    contract = {"glm-5", "deepseek-v3", "deepseek-v3.2", "kimi-k2"}
+    counted = {"gpt-oss-120b", "llama-3.1-70b", "llama-3.1-8b", "mixtral-8x7b", "qwen3-235b-a22b", "qwen3-8b"}
+    assert set(preset_names()) == contract | counted
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_tell_all_that_is_needed(name: str) -> None:
+    assert load_model(name).notes == ()

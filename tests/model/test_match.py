@@ -64,3 +64,11 @@ def test_a_packed_weight_is_known_by_what_is_stored() -> None:
 def test_elements_name_every_weight_within_a_range() -> None:
     assert [weight.name for weight in match_elements(GLM_5, 805_306_368 - 511, 805_306_368)] == ["w13"]
     assert {weight.name for weight in match_elements(GLM_5, 19360 * 6144, 19360 * 6144)} == {"embedding", "lm_head"}
+
+
+def test_a_row_of_activations_is_no_norm() -> None:
+    """GLM-5's norms have 6144 elements, as a token's hidden state has; its router's bias has one an expert."""
+    assert {weight.name for weight in GLM_5 if weight.elements == 6144} >= {"input_norm", "final_norm"}
+    assert match_shape(GLM_5, [1, 6144]) == []
+    assert match_elements(GLM_5, 6144, 6144) == []
+    assert match_elements(GLM_5, 256, 256) == []

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stepscope.paged_mla import make_plan
-from stepscope.paged_mla.launch_table import Launch
+from stepscope.paged_mla.launch_table import Launch, choose_launch
 
 if TYPE_CHECKING:
     from stepscope.paged_mla.plan import MlaPlan
@@ -108,3 +108,15 @@ def test_update_refuses_another_batch(device: torch.device) -> None:
     plan = plan_for([3, 4], device)
     with pytest.raises(ValueError, match="seq_lens has 3 requests; accepted: 2, as the plan has"):
         plan.update(torch.tensor([1, 2, 3], device=device))
+
+
+# On 132 SMs (H200) and 114 (H100 PCIe): one or two blocks an SM; from 33 heads on at most 128; from 65 heads on two
+# blocks of heads a worker.
+@pytest.mark.parametrize(
+    ("heads", "batch", "on_132", "on_114"),
+    [(8, 1, 132, 114), (8, 64, 264, 228), (16, 64, 132, 114), (32, 64, 132, 114), (33, 64, 128, 114), (65, 64, 64, 57)],
+)
+def test_workers_of_hopper_launches(heads: int, batch: int, on_132: int, on_114: int) -> None:
+    launch = choose_launch(90, "e4m3", heads, batch)
+    assert launch.workers(heads, 132) == on_132
+    assert launch.workers(heads, 114) == on_114

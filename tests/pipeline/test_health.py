@@ -27,8 +27,9 @@ def all_warnings_of(path: Path, layers: int | None = None) -> dict[str, TraceWar
 
 
 def warnings_of(path: Path, layers: int | None = None) -> dict[str, TraceWarning]:
-    """Return the warnings but for the absence of stacks, which most of these traces have in common."""
-    return {code: warning for code, warning in all_warnings_of(path, layers).items() if code != "no-stacks"}
+    """Return the warnings but for those of healthy traces: no stacks, and steps that figures are not taken from."""
+    healthy = {"no-stacks", "steps-left-out", "mixed-sizes"}
+    return {code: warning for code, warning in all_warnings_of(path, layers).items() if code not in healthy}
 
 
 def is_complete(path: Path) -> bool:
@@ -91,6 +92,16 @@ def test_a_replay_without_gpu_rows_is_missing_too(tmp_path: Path) -> None:
     assert not is_complete(path)
 
 
+def test_a_replay_without_gpu_rows_is_missing_where_nothing_else_marks_a_step(tmp_path: Path) -> None:
+    trace, at = Kineto(), 10.0
+    for number in range(6):
+        at = trace.replay([] if number == 3 else [("k", 20.0, (1, 1, 1))] * 4, at=at) + 60
+    assert warnings_of(trace.save(tmp_path / "t.json"))["gpu-rows-missing"].count == 1
+    assert not is_complete(tmp_path / "t.json")
+    (row,) = diagnose([tmp_path / "t.json"]).steps
+    assert row.gpu_idle_us is None
+
+
 def test_an_annotation_without_a_launch_is_a_stub_and_healthy(tmp_path: Path) -> None:
     trace = eager()
     trace.annotation("step[DECODE bs=1]", 10_001, 100)
@@ -117,7 +128,19 @@ def test_kernels_queued_before_the_recording_are_told_and_healthy(tmp_path: Path
     path = trace.save(tmp_path / "t.json")
     warnings = warnings_of(path)
     assert {code: warning.count for code, warning in warnings.items()} == {"outside-steps": 7}
+    assert warnings["outside-steps"].message.endswith(": 3.5 µs")  # 7 × 0.5
     assert is_complete(path)
+
+
+@pytest.mark.parametrize(("duration", "is_note"), [(5.0, True), (7.0, False)])
+def test_work_outside_the_steps_is_a_warning_from_one_percent_of_the_gpus_time_on(
+    duration: float,
+    is_note: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    trace = eager()  # 4 steps of 3 × 50 µs: 600 µs
+    trace.kernel("queued", 2, duration, correlation=900)
+    assert warnings_of(trace.save(tmp_path / "t.json"))["outside-steps"].is_note is is_note
 
 
 def test_kernels_that_overlap_by_a_few_us_are_healthy(tmp_path: Path) -> None:
@@ -192,6 +215,19 @@ def test_stacks_slow_the_host(tmp_path: Path) -> None:
     assert is_complete(path)
 
 
+@pytest.mark.parametrize(("stack", "warned"), [("serve.py(7): run;main.py(1): <module>", False), ("", True)])
+def test_the_stack_as_text_on_old_traces_ops_is_a_stack(stack: str, warned: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    trace = eager()
+    for span in trace.document()["traceEvents"]:
+        if span.get("cat") == "cpu_op":
+            span.setdefault("args", {})["Call stack"] = stack
+    path = trace.save(tmp_path / "t.json")
+    linked = link(load(path))
+    assert has_stacks(linked) is not warned
+    codes = [warning.code for warning in check_health(linked, find_steps(linked), None)]
+    assert ("no-stacks" in codes) is warned
+
+
 def test_a_few_frames_of_the_profilers_own_are_no_stacks(tmp_path: Path) -> None:
     trace = eager()
     trace.frame("torch/profiler/profiler.py(700): start", 2, 3)
@@ -245,6 +281,16 @@ def test_replays_recorded_whole_are_healthy(trace: Kineto, tmp_path: Path) -> No
     assert is_complete(path)
 
 
+def test_of_a_graphs_kernels_no_option_records_shapes_and_stacks(tmp_path: Path) -> None:
+    graph = all_warnings_of(replays([40, 40, 40, 40]).save(tmp_path / "graph.json"))
+    ops = all_warnings_of(eager(shapes=False).save(tmp_path / "eager.json"))
+    for code, option in (("no-shapes", "record_shapes=True"), ("no-stacks", "with_stack=True")):
+        assert graph[code].message.endswith("--capture-trace can tell them")
+        assert option in ops[code].message
+        assert graph[code].is_note
+        assert ops[code].is_note
+
+
 def test_graphs_of_different_sizes_in_a_step_are_healthy(tmp_path: Path) -> None:
     """Piecewise graphs: 4, 15 and 12 kernels, the same in every step."""
     trace = Kineto()
@@ -259,7 +305,7 @@ def test_graphs_of_different_sizes_in_a_step_are_healthy(tmp_path: Path) -> None
 
 
 def test_stacks_and_modules_are_told_when_they_are_not_recorded(tmp_path: Path) -> None:
-    assert list(all_warnings_of(eager().save(tmp_path / "plain.json"))) == ["no-stacks"]
+    assert list(all_warnings_of(eager(steps=3).save(tmp_path / "plain.json"))) == ["no-stacks"]
     with_stacks = eager(stacks=True)
     assert {"stacks-slow-host", "no-modules"} <= set(all_warnings_of(with_stacks.save(tmp_path / "stacks.json")))
     with_stacks.frame("nn.Module: Layer_5", 12, 5)

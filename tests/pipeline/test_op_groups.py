@@ -52,6 +52,8 @@ def test_a_call_tells_all_that_was_recorded_of_it() -> None:
             "bytes_per_call": 100 * 8 * (1 + 2),
             "parents": ["model::attention", "aten::to", "aten::_to_copy"],
             "source": "model.py:3 forward",
+            "module": "Attention",
+            "layers": None,
         }
     ]
 

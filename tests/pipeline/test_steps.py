@@ -268,3 +268,38 @@ def test_the_typical_step_has_the_median_batch_size(batches: list[int], typical:
         trace.call("k", at=number * 100 + 10, duration=5)
     steps, _ = steps_of(trace, tmp_path)
     assert steps.typical(range(len(batches))).batch_size == typical
+
+
+def test_work_that_was_launched_and_does_not_start_waits_for_unrecorded_work(tmp_path: Path) -> None:
+    """Overlapped scheduling: the host waits late, but the GPU has work and does not run it."""
+    trace = Kineto()
+    trace.call("input copy", at=10, duration=2)
+    late = trace.launch(30)
+    trace.launch(20_000, 50_000, name="cudaEventSynchronize")
+    trace.kernel("queued", 70_000, 1000, correlation=late)
+    trace.call("next", at=71_000, duration=1000)
+    steps, of_kernel = steps_of(trace, tmp_path)
+    assert steps.found_by == "recording"
+    assert of_kernel == {"input copy": -1, "queued": 0, "next": 0}
+    assert steps.hole_ns == (70_000 - 18) * 1000
+
+
+def test_other_work_in_the_queue_makes_no_hole(tmp_path: Path) -> None:
+    """A copy on a side stream may wait for anything; what ends the gap was launched just before."""
+    trace = Kineto()
+    trace.call("first", at=10, duration=2)
+    side = trace.launch(30)
+    trace.call("late", at=20_000, duration=3000)
+    trace.kernel("beside", 21_000, 5, correlation=side, stream=9)
+    steps, of_kernel = steps_of(trace, tmp_path)
+    assert steps.hole_ns == 0
+    assert set(of_kernel.values()) == {0}
+
+
+def test_a_hole_after_some_of_the_work_is_not_at_the_start(tmp_path: Path) -> None:
+    trace = Kineto()
+    trace.call("before", at=10, duration=100)
+    trace.launch(150, 69_000, name="cudaStreamSynchronize")
+    trace.call("after", at=69_200, duration=5000)
+    steps, _ = steps_of(trace, tmp_path)
+    assert steps.hole_ns == 0  # 100 µs of 5,100 are 2%: a step that waits, not the start

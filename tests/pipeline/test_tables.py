@@ -64,8 +64,8 @@ def test_kernels_join_ops_and_these_their_parents() -> None:
 
 def test_steps() -> None:
     assert answer("SELECT * FROM steps") == [
-        (0, "step[DECODE bs=4]", "decode", 4, True, 0.0, 11.0, 42.5, 2),
-        (1, "step[DECODE bs=4]", "decode", 4, True, 100.0, 111.0, 142.5, 2),
+        (0, "step[DECODE bs=4]", "decode", 4, 4, True, 0.0, 11.0, 42.5, 2),
+        (1, "step[DECODE bs=4]", "decode", 4, 4, True, 100.0, 111.0, 142.5, 2),
     ]
 
 
@@ -124,6 +124,8 @@ NO_QUERY = {
     "a JSON file": "SELECT * FROM read_json('FILE')",
     "a file by name": "SELECT * FROM 'FILE'",
     "half a character": "SELECT '\ud800' AS x",
+    "many comments and no query": "/**/" * 5000 + "x",
+    "a recursion, which would not end": "WITH/**/RECURSIVE x AS (SELECT 1 UNION ALL SELECT 2 FROM x) SELECT * FROM x",
     "deep brackets": "SELECT " + "(" * 5000 + "1" + ")" * 5000,
 }
 

@@ -16,12 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from msgspec import structs
+from tests.kineto import Kineto
 from tests.samples_of_trouble import HOSTILE, pool_cast
 
 from stepscope import diagnose
+from stepscope.document import Warning_
 from stepscope.report import Format, draw, terminal
 from stepscope.report.markdown import escaped
-from stepscope.report.text import printable, shortened
+from stepscope.report.text import printable
 
 if TYPE_CHECKING:
     from stepscope.document import Diagnosis
@@ -53,6 +56,17 @@ def test_the_terminals_report_fits_80_columns(name: str) -> None:
     lines = drawn(diagnosis_of(name), Format.TERMINAL).splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) > 20
+
+
+@pytest.mark.parametrize("report_format", list(Format))
+def test_what_was_assumed_of_the_model_is_said(report_format: Format, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2, "intermediate_size": 96}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "new", "vocab_size": 128, **sizes}), "utf-8")
+    diagnosis = diagnose([pool_cast().save(tmp_path / "trace.json")], model=str(config), tp=1)
+    assert diagnosis.model is not None
+    assert diagnosis.model.source == str(config)
+    assert "new is not a known architecture" in drawn(diagnosis, report_format)
 
 
 @pytest.mark.parametrize("report_format", list(Format))
@@ -100,6 +114,35 @@ def test_no_sentence_is_cut_off(report_format: Format) -> None:
     sentences += [row.reason for row in diagnosis.ruled_out] + [row.missing for row in diagnosis.could_not_check]
     missing = [sentence for sentence in sentences if " ".join(sentence.split()) not in text]
     assert not missing
+
+
+@pytest.mark.parametrize("report_format", [Format.TERMINAL, Format.MARKDOWN])
+def test_notes_stand_below_the_warnings_and_say_what_told_a_graphs_kernels(report_format: Format) -> None:
+    diagnosis = diagnosis_of("")
+    trace = structs.replace(
+        diagnosis.traces[0],
+        attribution=structs.replace(diagnosis.traces[0].attribution, joined=0.857, join_method="eager-twin"),
+        warnings=[
+            Warning_(code="a", message="stacks, if wanted", count=1, is_note=True),
+            Warning_(code="b", message="beware", count=3, is_note=False),
+        ],
+    )
+    text = re.sub(r"[^\w%]+", " ", drawn(structs.replace(diagnosis, traces=[trace]), report_format))
+    assert (
+        "warning beware 3 note stacks if wanted note kernels of a graph 85 7% of the kernel time have the ops" in text
+    )
+
+
+@pytest.mark.parametrize("report_format", [Format.TERMINAL, Format.MARKDOWN])
+def test_where_nothing_could_be_judged_the_reason_stands_once(report_format: Format, tmp_path: Path) -> None:
+    trace = Kineto()
+    trace.op("aten::mm", 1, 5)
+    text = " ".join(drawn(diagnose([trace.save(tmp_path / "cpu.json")]), report_format).split())
+    assert "Nothing could be judged" in text
+    assert "No findings" not in text
+    assert text.count("no GPU events.") == 1
+    for rule in ("kv-pool-cast", "redundant-cast", "launch-bound"):
+        assert text.count(rule) == 1
 
 
 def test_json_is_one_document_and_nothing_else() -> None:
@@ -159,21 +202,3 @@ def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
 @given(st.text(st.characters(categories=("L", "N", "P", "S"))))
 def test_printable_leaves_ordinary_text_as_it_is(text: str) -> None:
     assert printable(text) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "limit", "short"),
-    [
-        (
-            "void flashinfer::norm::RMSNormKernel<8u, bf16>(bf16*, int)",
-            120,
-            "flashinfer::norm::RMSNormKernel<8u, bf16>",
-        ),
-        ("nvjet_tst_64x8", 120, "nvjet_tst_64x8"),
-        ("abcdefghij", 6, "abcde\u2026"),
-        ("(anonymous namespace)::k", 120, "(anonymous namespace)::k"),
-        ("a\x1b[31m", 120, "a\\x1b[31m"),
-    ],
-)
-def test_a_shortened_name(name: str, limit: int, short: str) -> None:
-    assert shortened(name, limit) == short

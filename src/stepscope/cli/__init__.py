@@ -6,10 +6,13 @@ import io
 import os
 import sys
 from pathlib import Path
+from shutil import get_terminal_size
 
 from cyclopts import App, CycloptsError
+from cyclopts.exceptions import UnusedCliTokensError
 
 from stepscope.cli.bench import bench
+from stepscope.cli.calibrate import calibrate
 from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
 from stepscope.cli.explain import explain
@@ -20,6 +23,7 @@ from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
 from stepscope.cli.sql import sql
 from stepscope.errors import ExitCode, StepscopeError
+from stepscope.report import NARROWEST, WIDEST
 from stepscope.version import __version__
 
 app = App(
@@ -29,7 +33,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, demo, diagnose, explain, floor, lab, ops, rules, schema, sql):
+for command in (bench, calibrate, demo, diagnose, explain, floor, lab, ops, rules, schema, sql):
     app.command(command)
 
 
@@ -38,12 +42,13 @@ def main() -> int:
     if sys.stderr is None:  # closed by the caller
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- open as long as the process
     _write_any_character()
+    _bound_width()
     try:
         result = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         if sys.stdout is not None:
             sys.stdout.flush()
     except CycloptsError as error:
-        return _refuse(" ".join(str(error).split()), ExitCode.WRONG_USAGE)
+        return _refuse(_sentence(error), ExitCode.WRONG_USAGE)
     except StepscopeError as error:
         return _refuse(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -57,6 +62,12 @@ def main() -> int:
     return result if isinstance(result, int) else ExitCode.DONE
 
 
+def _sentence(error: CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return f"too many arguments: {' '.join(error.unused_tokens or ())}"
+    return " ".join(str(error).split())
+
+
 def _drop_output() -> None:
     """Let what stdout still holds go nowhere, so that Python does not fail on it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,6 +78,13 @@ def _write_any_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+
+
+def _bound_width() -> None:
+    """Bound the width that help is drawn in: what lays it out does not end in one column, nor fit in memory in 10^9."""
+    columns = get_terminal_size().columns
+    if "COLUMNS" in os.environ or columns < NARROWEST:
+        os.environ["COLUMNS"] = str(min(max(columns, NARROWEST), WIDEST))
 
 
 def _refuse(sentence: str, code: ExitCode) -> int:

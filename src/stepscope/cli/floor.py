@@ -19,36 +19,69 @@ _US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 def floor(  # noqa: PLR0913 -- the options of the command
     *,
-    model: Annotated[str, Parameter("--model", help="Model preset, or a Hugging Face config.json.")],
+    model: options.Model = None,
     gpu: Annotated[str, Parameter("--gpu", help="GPU that the model runs on.")],
-    tp: Annotated[int, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")] = 1,
+    server_info: options.ServerInfo = None,
+    tp: options.Tp = None,
+    ep: options.Ep = None,
+    dp: options.Dp = None,
     weights: Annotated[
-        str, Parameter("--weights", help="Format of the routed experts; of all linear layers in a dense model.")
-    ] = "bf16",
-    kv_dtype: Annotated[Literal["bf16", "fp8"], Parameter("--kv-dtype", help="Type of the KV cache.")] = "bf16",
-    batch: Annotated[int, Parameter("--batch", validator=Number(gte=1), help="Requests in the step.")] = 1,
+        str | None,
+        Parameter(
+            "--weights",
+            help="Format of the routed experts, of all linear layers in a dense model: bf16, fp8, nvfp4, mxfp4,"
+            " int4-awq, int4-gptq, gguf:Q4_K …; by default as the checkpoint or the server tells, else bf16.",
+        ),
+    ] = None,
+    kv_dtype: Annotated[
+        Literal["bf16", "fp8"] | None,
+        Parameter("--kv-dtype", help="Type of the KV cache; by default as the server or the checkpoint tells."),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        Parameter("--batch", validator=Number(gte=1), help="Requests in the step; by default as in the trace, else 1."),
+    ] = None,
     context: Annotated[int, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")] = 1024,
     measured: Annotated[
         str | None, Parameter("--measured", help="What the step was measured to take: 86ms, 0.086s; a number is ms.")
     ] = None,
+    trace: Annotated[
+        list[str] | None,
+        Parameter(
+            "--trace",
+            negative=(),
+            consume_multiple=False,
+            help="Trace of such steps, in place of --measured: where the time beyond the floor goes. Traces of several "
+            "batch sizes (repeatable) tell fixed costs from those that grow with the batch.",
+        ),
+    ] = None,
     report_format: options.ReportFormat = Format.TERMINAL,
     output: options.Output = None,
+    no_cache: options.NoCache = False,
 ) -> ExitCode:
-    """Give the least time that a decode step can take on a GPU, by component, and what bounds each."""
+    """Give the least time that a decode step can take on a GPU, by component, and what a measured one took beyond."""
     from stepscope import pipeline  # noqa: PLC0415 -- loads polars, which `--help` can do without
+    from stepscope.cli.progress import reading  # noqa: PLC0415 -- the same
     from stepscope.report import floor as report  # noqa: PLC0415 -- the same
 
     check_writable(output)
-    found = pipeline.floor(
-        model=model,
-        gpu=gpu,
-        tp=tp,
-        weights=weights,
-        kv_dtype=kv_dtype,
-        batch=batch,
-        context=context,
-        measured_us=None if measured is None else _microseconds(measured),
-    )
+    measured_us = None if measured is None else _microseconds(measured)
+    with reading(no_cache=no_cache) as how:
+        found = pipeline.floor(
+            model=model,
+            gpu=gpu,
+            server_info=server_info,
+            tp=tp,
+            ep=ep,
+            dp=dp,
+            weights=weights,
+            kv_dtype=kv_dtype,
+            batch=batch,
+            context=context,
+            measured_us=measured_us,
+            traces=trace or (),
+            **how,
+        )
     with result_stream(output) as stream:
         report.draw(found, report_format, stream)
     return ExitCode.DONE

@@ -16,8 +16,29 @@ TracePath = Annotated[
     str, Parameter(help="A trace file (JSON, plain, gzip or zstd), a folder that holds one, a URL, or - for stdin.")
 ]
 Output = Annotated[Path | None, Parameter("--output", help="Write the result to this file instead of stdout.")]
-Model = Annotated[str | None, Parameter("--model", help="Model preset; it tells which tensor a shape is.")]
+Model = Annotated[
+    str | None,
+    Parameter(
+        "--model", help="Model preset, or a Hugging Face config.json or its folder: tells which tensor a shape is."
+    ),
+]
+ServerInfo = Annotated[
+    str | None,
+    Parameter(
+        "--server-info",
+        help="What the server tells of itself (SGLang: /get_server_info, vLLM: /server_info or its log line), for what"
+        " the options do not tell.",
+    ),
+]
 Tp = Annotated[int | None, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")]
+Ep = Annotated[
+    int | None,
+    Parameter("--ep", validator=Number(gte=1), help="Ranks, of those, that the experts are shared out over."),
+]
+Dp = Annotated[
+    int | None,
+    Parameter("--dp", validator=Number(gte=1), help="Groups of those ranks that attend to requests of their own."),
+]
 GpuName = Annotated[str | None, Parameter("--gpu", help="GPU; by default the one that the trace recorded.")]
 Context = Annotated[int | None, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")]
 Sources = Annotated[

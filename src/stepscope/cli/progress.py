@@ -69,7 +69,7 @@ def reading(*, no_cache: bool) -> Iterator[Reading]:
     from stepscope.pipeline.load import Cache  # noqa: PLC0415 -- loads polars, which `--help` can do without
 
     with progress_bar() as listener:
-        yield Reading(listener=listener, cache=None if no_cache else Cache())
+        yield Reading(listener=listener, cache=None if no_cache else Cache.of_user())
 
 
 def warn(sentence: str) -> None:

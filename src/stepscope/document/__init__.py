@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
 
+from stepscope.document.calibration import Calibration, Clocks, Measurement, NotMeasured
 from stepscope.document.diagnosis import (
     SCHEMA_VERSION,
     Attribution,
@@ -31,7 +33,21 @@ from stepscope.document.diagnosis import (
     Warning_,
     WhatIf,
 )
-from stepscope.document.floor import Floor, FloorComponent
+from stepscope.document.floor import (
+    Amortisation,
+    BatchCost,
+    BatchPoint,
+    Floor,
+    FloorCase,
+    FloorComponent,
+    GrowthPoint,
+    WaterfallRow,
+)
+
+
+def encodable(path: str) -> str:
+    """Return a path as text that JSON can hold: bytes of it that are no UTF-8 come out escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def json_schema() -> dict[str, Any]:
@@ -41,8 +57,13 @@ def json_schema() -> dict[str, Any]:
 
 __all__ = [
     "SCHEMA_VERSION",
+    "Amortisation",
     "Attribution",
+    "BatchCost",
+    "BatchPoint",
+    "Calibration",
     "ClassTime",
+    "Clocks",
     "Confidence",
     "CouldNotCheck",
     "Diagnosis",
@@ -50,12 +71,16 @@ __all__ = [
     "Finding",
     "Fix",
     "Floor",
+    "FloorCase",
     "FloorComponent",
     "Frame",
     "Group",
+    "GrowthPoint",
     "Hardware",
     "KernelTime",
+    "Measurement",
     "Model",
+    "NotMeasured",
     "Range",
     "RuledOut",
     "Severity",
@@ -64,6 +89,8 @@ __all__ = [
     "Tool",
     "TraceInfo",
     "Warning_",
+    "WaterfallRow",
     "WhatIf",
+    "encodable",
     "json_schema",
 ]

@@ -45,6 +45,8 @@ class Warning_(msgspec.Struct, frozen=True, kw_only=True):  # noqa: N801 -- `War
     code: str
     message: str
     count: int
+    is_note: bool
+    """Every figure can be believed: this says what they are of, or what else could have been recorded."""
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,12 +75,25 @@ class TraceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that shapes were matched with."""
+    """The model that shapes were matched with, and how it is served."""
 
     name: str
     source: str
-    layers: int
+    """`preset`, the path of its `config.json`, or `server info`."""
+    layers: int | None
+    """Without multi-token-prediction layers. None: the server told the model's name, but it is not known."""
     tp: int | None
+    """Ranks in all; `ep` of them share out the experts, `dp` groups of them attend to requests of their own."""
+    ep: int | None = None
+    dp: int | None = None
+    weights: dict[str, str] | None = None
+    """Format by kind of linear layer."""
+    kv_dtype: str | None = None
+    pool_slots: int | None = None
+    """Tokens that the KV pool of one rank holds."""
+    page_size: int | None = None
+    notes: list[str] = []
+    """What was assumed, is not known or contradicts, a sentence each."""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +121,11 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     steady: int
     batch_size: int | None
+    tokens: int | None
     duration_us: Spread
     gpu_span_us: Spread
     gpu_busy_us: float
+    """Of the steps that have a duration, so that idle time is of the same steps."""
     gpu_idle_us: float | None
     kernels_per_step: float
     unprofiled_duration_us: float | None = None
@@ -129,7 +146,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels that do the same work in every step, and how near they come to the least time of that work.
 
     An op may launch several kernels; bytes and operations are those of the whole op, and its least time is shared out
-    among its kernels by their time.
+    among its kernels by their time. Attention that no op tells of counts as one op a layer, its work from the model.
     """
 
     trace: int
@@ -148,19 +165,27 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     avoidable_bytes_per_op: float | None
     """Of the bytes, those of pure copies, casts and fills."""
     flops_per_op: float | None
+    sent_bytes_per_op: float | None = None
+    """Of a collective: bytes that a rank sends to others."""
     floor_us_per_step: float | None
     efficiency: float | None
     """floor / time."""
     bound: str | None
-    """`memory` or `compute`: what the floor follows from."""
+    """What the floor follows from: `memory` (bytes at the memory's rate, or over links), `compute` (operations at the
+    matrix units'), or `latency` (of a launch or a collective, which the work itself takes less than)."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """A function on the stack; `line` is the one recorded: the function's first, unless it was already running."""
+    """A function on the stack; `line` is the one recorded: the function's first, unless it was already running.
+
+    Traces of 2021 recorded the line of the call instead.
+    """
 
     file: str
     line: int
     function: str
+    yours: bool = True
+    """Whether it is none of torch's or the standard library's."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +222,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     late_gap_share: float | None = None
     """`launch-bound`: share of the gaps, counted, that end right after a launch."""
     groups: list[Group] = []
+    modules: list[str] = []
+    """The modules around the op, outermost first: class and number of the instance."""
+    layers: list[int] = []
+    """The layers that the groups run in, where their numbers are certain."""
     frames: list[Frame] = []
     statement: str | None = None
     statement_at: str | None = None

@@ -1,39 +1,27 @@
-"""What a GPU can do: one data file each in `gpus/`, unit in the key, source beside the value."""
+"""What a GPU can do: one data file each in `gpus/`, unit in the key, source beside the value.
+
+Files in the user's settings, which `stepscope calibrate` writes, add to these and go before them.
+"""
 
 from __future__ import annotations
 
-from importlib import resources
-
-import msgspec
+import re
+from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
+from stepscope.hardware import files
+from stepscope.hardware.files import writable_user_folder
+from stepscope.hardware.gpu import FIGURES, Figure, Gpu
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value and where it comes from; its unit stands in the field's name."""
-
-    value: float
-    source: str
-
-
-class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A GPU's ceilings: datasheet figures, and measured ones where there are any. None means not known."""
-
-    name: str
-    recorded_names: list[str]
-    """What traces call it."""
-    memory_gb_per_s: Figure | None = None
-    memory_measured_gb_per_s: Figure | None = None
-    """Rate of a large copy, bytes read plus bytes written."""
-    bf16_tflops: Figure | None = None
-    bf16_measured_tflops: Figure | None = None
-    fp8_tflops: Figure | None = None
-    fp4_tflops: Figure | None = None
+__all__ = ["FIGURES", "Figure", "Gpu", "find_gpu", "gpu_names", "keep", "name_of", "writable_user_folder"]
 
 
 def gpu_names() -> list[str]:
     """Return the names that `--gpu` takes."""
-    return sorted(_files())
+    return sorted(_known())
 
 
 def find_gpu(name: str | None, recorded_name: str | None) -> Gpu | None:
@@ -42,22 +30,37 @@ def find_gpu(name: str | None, recorded_name: str | None) -> Gpu | None:
     A recorded name without a data file gives a GPU without figures; no name at all gives None.
 
     Raises:
-        UsageError: there is no data file for `name`.
+        UsageError: there is no data file for `name`, or one of the user's files is damaged.
     """
+    known = _known()
     if name is not None:
-        if name.lower() not in _files():
-            raise UsageError(f"--gpu {name}: unknown GPU; known are {', '.join(gpu_names())}")
-        return _read(name.lower())
+        if name.lower() not in known:
+            raise UsageError(f"--gpu {name}: unknown GPU; known are {', '.join(sorted(known))}")
+        return known[name.lower()]
     if recorded_name is None:
         return None
-    known = (gpu for key in gpu_names() if recorded_name in (gpu := _read(key)).recorded_names)
-    return next(known, Gpu(recorded_name, [recorded_name]))
+    of_that_name = (gpu for gpu in known.values() if recorded_name in gpu.recorded_names)
+    return next(of_that_name, Gpu(recorded_name, [recorded_name]))
 
 
-def _files() -> dict[str, resources.abc.Traversable]:
-    folder = resources.files("stepscope.hardware") / "gpus"
-    return {entry.name.removesuffix(".toml"): entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
+def name_of(recorded_name: str) -> str:
+    """Return the name of the GPU that traces call so: that of its data file, or one made of the recorded name."""
+    of_that_name = (name for name, gpu in _known().items() if recorded_name in gpu.recorded_names)
+    return next(of_that_name, re.sub(r"[^a-z0-9.]+", "-", recorded_name.lower()).strip("-.") or "gpu")
 
 
-def _read(name: str) -> Gpu:
-    return msgspec.toml.decode(_files()[name].read_bytes(), type=Gpu)
+def keep(name: str, gpu: Gpu) -> Path:
+    """Keep figures of a GPU in the user's settings, beside those that are there, and return their file.
+
+    Raises:
+        UsageError: the file there is damaged, or nothing can be written there.
+    """
+    kept = files.users().get(name)
+    return files.write(name, kept.overlaid(gpu) if kept else gpu)
+
+
+def _known() -> dict[str, Gpu]:
+    """Return every GPU by its name, the user's first."""
+    shipped, users = files.shipped(), files.users()
+    own = {name: shipped[name].overlaid(gpu) if name in shipped else gpu for name, gpu in users.items()}
+    return own | {name: gpu for name, gpu in shipped.items() if name not in own}

@@ -1,8 +1,10 @@
 """The model's own facts: its layers, the tensors on one rank, and which of them a shape is."""
 
-from stepscope.model.catalogue import LINEAR, Component, Weight, rank_weights
-from stepscope.model.config import load_model, preset_names, read_config
+from stepscope.model.caches import CacheTensor, rank_caches
+from stepscope.model.catalogue import LINEAR, Component, Weight, mtp_weights, rank_weights
+from stepscope.model.config import load_model, preset_names
 from stepscope.model.deployment import Deployment, weight_formats
+from stepscope.model.families import read_config
 from stepscope.model.formats import Stored, WeightFormat, find_format, format_names
 from stepscope.model.kv_pool import KVPoolLayout, kv_pool_layout
 from stepscope.model.match import How, Match, match_elements, match_shape
@@ -12,6 +14,7 @@ from stepscope.model.spec import Experts, Gqa, Layer, Mla, ModelSpec, SparseInde
 
 __all__ = [
     "LINEAR",
+    "CacheTensor",
     "Component",
     "Deployment",
     "Experts",
@@ -35,7 +38,9 @@ __all__ = [
     "load_model",
     "match_elements",
     "match_shape",
+    "mtp_weights",
     "preset_names",
+    "rank_caches",
     "rank_weights",
     "read_config",
     "weight_formats",

@@ -2,51 +2,139 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.errors import UsageError
 from stepscope.model.catalogue import LINEAR, Component, Weight, rank_weights
-from stepscope.model.config import load_model
-from stepscope.model.formats import WeightFormat, find_format, format_names
+from stepscope.model.checkpoint import Checkpoint, find_preset, open_checkpoint
+from stepscope.model.config import config_path
+from stepscope.model.formats import BF16, FP8_CHANNEL, FP16, WeightFormat, find_format
 from stepscope.model.kv_pool import PUBLISHED_MLA, KVPoolLayout, kv_pool_layout
 from stepscope.model.parallel import Parallel
+from stepscope.model.server_info import DTYPES, ServerInfo, read_server_info
 from stepscope.model.spec import Mla, ModelSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
     from typing import Self
+
+_SERVERS_METHODS = {
+    "modelopt_fp4": "nvfp4",
+    "modelopt_fp8": "fp8-tensor",
+    "awq": "int4-awq",
+    "awq_marlin": "int4-awq",
+    "gptq": "int4-gptq",
+    "gptq_marlin": "int4-gptq",
+    "mxfp4": "mxfp4",
+    "fp8": "fp8",
+}
+"""What servers call a method that leaves one format open, and that format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A model on one rank, and the load it serves."""
+    """A model on one rank, and the load it serves. None: not told."""
 
     name: str | None
-    """None where the model was not told."""
+    source: str | None
+    """Where the model's facts are from: `preset`, the path of its `config.json`, or `server info`."""
     spec: ModelSpec | None
     parallel: Parallel | None
-    """None where the ranks were not told."""
     context: int | None
     """Live tokens of a request."""
     weights: tuple[Weight, ...]
+    """On one rank; empty where the ranks or the model are not told."""
     kv_pool: KVPoolLayout
+    formats: Mapping[Component, WeightFormat] | None
+    """By kind of layer, of what is not BF16."""
+    kv_dtype: str | None
+    """As torch writes it."""
+    pool_slots: int | None
+    """Tokens that a rank's pool holds."""
+    page_size: int | None
+    notes: tuple[str, ...]
+    """What was assumed, is not known or contradicts, a sentence each."""
 
     @classmethod
-    def of(cls, model: str | None, tp: int | None, context: int | None) -> Self:
-        """Build a deployment from what the command line tells; without `tp` no weight is known, only the pool.
+    def of(  # noqa: PLR0913 -- what the command line tells, by name
+        cls,
+        model: str | None,
+        tp: int | None,
+        context: int | None,
+        *,
+        ep: int | None = None,
+        dp: int | None = None,
+        weights: str | None = None,
+        kv_dtype: str | None = None,
+        server_info: str | Path | None = None,
+    ) -> Self:
+        """Build a deployment from what the command line tells, and a server where that does not.
+
+        Args:
+            model: a preset's name, or a `config.json` or the folder that holds it.
+            tp: ranks of the tensor-parallel group; without it no weight is known, only the pool.
+            context: live tokens of a request.
+            ep: ranks over which experts are shared out, of those `tp`.
+            dp: groups of those `tp` ranks that attend to requests of their own (attention data parallelism).
+            weights: a format's name, as `weight_formats` takes it.
+            kv_dtype: type of the KV cache, as servers call it.
+            server_info: a file with what the server tells of itself.
 
         Raises:
-            UsageError: there is no such model, or it does not divide by `tp`, or `tp` is given alone.
+            UsageError: there is no such model or file, the model does not divide by the ranks, or an option says
+                nothing without another.
         """
-        if model is None and tp is not None:
-            raise UsageError(f"--tp {tp}: says nothing without --model")
-        if model is None:
-            return cls(None, None, None, context, (), PUBLISHED_MLA)
-        spec = load_model(model)
-        parallel = Parallel(tp) if tp else None
-        weights = rank_weights(spec, parallel) if parallel else ()
-        pool = kv_pool_layout(spec.attention) if isinstance(spec.attention, Mla) else PUBLISHED_MLA
-        return cls(model, spec, parallel, context, weights, pool)
+        told = None if server_info is None else read_server_info(server_info)
+        for option, value in (("--tp", tp), ("--ep", ep), ("--dp", dp)):
+            if value is not None and model is None and told is None:
+                raise UsageError(f"{option} {value}: says nothing without --model")
+        checkpoint, notes = _checkpoint(model, told)
+        parallel, more = _parallel(tp, ep, dp, told)
+        notes += more
+        stored: Mapping[Component, WeightFormat] | None = None
+        if checkpoint is not None:
+            notes += checkpoint.spec.notes
+            stored, more = _formats(checkpoint, weights, told)
+            notes += more
+        kv, more = _kv_dtype(kv_dtype, checkpoint, told)
+        spec = checkpoint.spec if checkpoint else None
+        return cls(
+            name=checkpoint.name if checkpoint else told.model_path if told else None,
+            source="server info" if model is None and told else checkpoint and checkpoint.source,
+            spec=spec,
+            parallel=parallel,
+            context=context,
+            weights=rank_weights(spec, parallel, stored) if spec and parallel else (),
+            kv_pool=kv_pool_layout(spec.attention) if spec and isinstance(spec.attention, Mla) else PUBLISHED_MLA,
+            formats=stored,
+            kv_dtype=kv,
+            pool_slots=told.pool_slots if told else None,
+            page_size=told.page_size if told else None,
+            notes=(*notes, *more, *(told.notes if told else ())),
+        )
+
+    @property
+    def format_names(self) -> dict[str, str] | None:
+        """The format of each kind of linear layer that the model has; None where not known."""
+        if self.spec is None or self.formats is None:
+            return None
+        has = {weight.component for weight in rank_weights(self.spec, Parallel())}
+        return {str(part): self.formats.get(part, BF16).name for part in LINEAR if part in has}
+
+    @property
+    def main_format(self) -> WeightFormat:
+        """The format of the routed experts, or of the attention of a dense model: that of most weights."""
+        part = Component.EXPERTS if self.spec and self.spec.experts else Component.ATTENTION
+        return (self.formats or {}).get(part, BF16)
+
+    @property
+    def pool_rows(self) -> range | None:
+        """Rows that a layer's pool tensor can have: its slots, and in SGLang a page more, which padding writes to."""
+        if self.pool_slots is None:
+            return None
+        return range(self.pool_slots, self.pool_slots + (self.page_size or 1) + 1)
 
 
 def weight_formats(spec: ModelSpec, name: str) -> dict[Component, WeightFormat]:
@@ -58,10 +146,115 @@ def weight_formats(spec: ModelSpec, name: str) -> dict[Component, WeightFormat]:
     Raises:
         UsageError: there is no such format.
     """
-    try:
-        named = find_format(name)
-    except KeyError as error:
-        raise UsageError(f"--weights {name}: unknown format; known are {', '.join(format_names())}") from error
-    if spec.experts is not None and name != "fp8":
+    named = find_format(name)
+    if spec.experts is not None and not name.startswith("fp8"):
         return {Component.EXPERTS: named}
     return dict.fromkeys(LINEAR, named)
+
+
+class _Found(NamedTuple):
+    checkpoint: Checkpoint | None
+    notes: list[str]
+
+
+def _checkpoint(model: str | None, told: ServerInfo | None) -> _Found:
+    """Return the model of the command line, else the server's, if that is known here."""
+    path = told.model_path if told else None
+    if path is None:
+        return _Found(open_checkpoint(model) if model is not None else None, [])
+    try:
+        name = path if config_path(path) else find_preset(path)
+    except UsageError:
+        name = None
+    if model is not None:
+        chosen = open_checkpoint(model)
+        differs = name is not None and _spec_of(name) not in (None, chosen.spec)
+        notes = [f"--model {model} is used, though the server runs {path}"] if differs else []
+        return _Found(chosen, notes)
+    if name is None:
+        return _Found(None, [f"the server's model, {path}, is not known here: give --model, also a config.json"])
+    try:
+        return _Found(open_checkpoint(name), [])
+    except UsageError as error:
+        return _Found(None, [f"the server's model, {path}, cannot be used ({error})"])
+
+
+def _spec_of(name: str) -> ModelSpec | None:
+    """Return a model, or None where it cannot be read."""
+    try:
+        return open_checkpoint(name).spec
+    except UsageError:
+        return None
+
+
+def _parallel(
+    tp: int | None, ep: int | None, dp: int | None, told: ServerInfo | None
+) -> tuple[Parallel | None, list[str]]:
+    known = told.parallel if told else None
+    notes = [
+        f"{option} {value} is used, though the server tells {server}"
+        for option, value, server in (
+            ("--tp", tp, known and known.tp),
+            ("--ep", ep, known and known.ep),
+            ("--dp", dp, known and known.attention_dp),
+        )
+        if value is not None and server is not None and value != server
+    ]
+    if known is not None and known.pp > 1:
+        notes.append(f"{known.pp} pipeline stages: a rank holds the layers of one, the weights are counted of all")
+    if tp is None and known is None:
+        for option, value in (("--ep", ep), ("--dp", dp)):
+            if value is not None:
+                raise UsageError(f"{option} {value}: says nothing without --tp")
+        return None, notes
+    if known is None or tp not in {None, known.tp}:  # groups of other ranks say nothing of these
+        known = Parallel(tp or 1, pp=known.pp if known else 1)
+    return replace(known, ep=ep or known.ep, attention_dp=dp or known.attention_dp), notes
+
+
+def _formats(
+    checkpoint: Checkpoint, weights: str | None, told: ServerInfo | None
+) -> tuple[Mapping[Component, WeightFormat] | None, list[str]]:
+    """Return the formats that the command line tells, else the checkpoint, else the server."""
+    spec, found = checkpoint.spec, checkpoint.quantization
+    if weights is not None:
+        return weight_formats(spec, weights), []
+    dtype = _dtype(checkpoint, told)
+    plain = dict.fromkeys(Component, FP16) if dtype == "Half" else {}
+    if found is not None:
+        return (None if found.formats is None else {**plain, **found.formats}), list(found.notes)
+    method = told.quantization if told else None
+    from_config = checkpoint.source != "preset"
+    if method is None:
+        return (plain if from_config else None), []  # a preset's checkpoints differ in what they store
+    if method == "fp8" and from_config:
+        return {**plain, **dict.fromkeys(LINEAR, FP8_CHANNEL)}, ["the server makes FP8 of the weights, by channel"]
+    if method not in _SERVERS_METHODS:
+        return None, [f"the server's quantisation, {method!r}, does not tell the format: weights are counted as BF16"]
+    return {**plain, **weight_formats(spec, _SERVERS_METHODS[method])}, [
+        f"which layers {method!r} means is taken from how published models use it; a config.json tells"
+    ]
+
+
+def _dtype(checkpoint: Checkpoint | None, told: ServerInfo | None) -> str | None:
+    """Return the type of activations, as torch writes it."""
+    served = told.dtype if told else None
+    if served in {None, "auto"}:
+        served = checkpoint.dtype if checkpoint else None
+    return DTYPES.get(served.lower()) if served else None
+
+
+def _kv_dtype(
+    option: str | None, checkpoint: Checkpoint | None, told: ServerInfo | None
+) -> tuple[str | None, list[str]]:
+    """Return the type of the KV cache that the command line tells, else the server, else the checkpoint."""
+    if option is not None:
+        return DTYPES[option], []
+    served = told.kv_cache_dtype if told else None
+    if served not in {None, "auto"}:
+        known = DTYPES.get(str(served).lower())
+        return known, [] if known else [f"the server's type of the KV cache, {served!r}, is not known"]
+    found = checkpoint.quantization if checkpoint else None
+    if found is not None and found.kv_dtype is not None:
+        return found.kv_dtype, ["the KV cache's type is the one that the checkpoint is meant for"]
+    return (_dtype(checkpoint, told) if served == "auto" else None), []

@@ -61,19 +61,24 @@ def match_shape(weights: Sequence[Weight], shape: Sequence[int], *, least: How =
         shape: of a recorded tensor.
         least: the weakest explanation that counts.
 
-    Axes of length 1 do not count. A weight is compared as it is multiplied by, [out, in], and as it is stored, such as
-    two 4-bit values a byte.
+    Axes of length 1 do not count, nor do norms and biases, which are as long as a row of
+    activations. A weight is compared as it is multiplied by, [out, in], and as it is stored, such as two 4-bit values
+    a byte.
     """
     wanted = _squeezed(shape)
     if not wanted:
         return []
-    found = [Match(weight, how) for weight in weights if (how := _explains(weight, wanted)) is not None]
+    matrices = [weight for weight in weights if weight.is_matrix]
+    found = [Match(weight, how) for weight in matrices if (how := _explains(weight, wanted)) is not None]
     return _best([match for match in found if match.how <= least])
 
 
 def match_elements(weights: Sequence[Weight], low: int, high: int) -> list[Weight]:
-    """Return the weights whose number of elements lies in [low, high], as a launch's grid bounds it."""
-    return [weight for weight in weights if low <= weight.elements <= high]
+    """Return the weights whose number of elements lies in [low, high], as a launch's grid bounds it.
+
+    Norms and biases do not count.
+    """
+    return [weight for weight in weights if weight.is_matrix and low <= weight.elements <= high]
 
 
 def _best(found: Sequence[Match]) -> list[Match]:

@@ -28,8 +28,10 @@ class Launch:
         heads: query heads a block works on at once.
         tokens: tokens of a tile: one loop iteration, and the unit in which a plan deals out work.
         warps: warps a block.
-        stages: tiles in flight in shared memory.
+        stages: tiles in flight in shared memory; quarters of tiles for ``wgmma``.
         blocks_per_sm: blocks that fit one SM, which sets how many workers share the work.
+        max_blocks: blocks at most. 128 of 132 cut equal requests, a power of two of them, into equal pieces: worth it
+            where a piece costs the time of several tiles.
     """
 
     kernel: Kernel
@@ -38,10 +40,11 @@ class Launch:
     warps: int
     stages: int
     blocks_per_sm: int
+    max_blocks: int = 1 << 30
 
     def workers(self, heads: int, multiprocessors: int) -> int:
-        """Workers a plan deals tiles to, so that all head blocks together fill the chip once."""
-        return max(1, multiprocessors * self.blocks_per_sm // self.head_blocks(heads))
+        """Workers a plan deals tiles to, so that all head blocks together fill the chip once at most."""
+        return max(1, min(multiprocessors * self.blocks_per_sm, self.max_blocks) // self.head_blocks(heads))
 
     def head_blocks(self, heads: int) -> int:
         """Blocks that share a worker's tiles, each with its own heads."""
@@ -63,8 +66,8 @@ TABLE: tuple[Row, ...] = (
     Row(90, "e4m3", 8, Launch("mma", heads=8, tokens=64, warps=8, stages=6, blocks_per_sm=1), max_batch=4),
     Row(90, "e4m3", 8, Launch("mma", heads=8, tokens=64, warps=8, stages=3, blocks_per_sm=2)),
     Row(90, "e4m3", 16, Launch("mma", heads=16, tokens=64, warps=8, stages=5, blocks_per_sm=1)),
-    Row(90, "e4m3", 32, Launch("wgmma", heads=32, tokens=64, warps=8, stages=4, blocks_per_sm=1)),
-    Row(90, "e4m3", 128, Launch("wgmma", heads=64, tokens=64, warps=8, stages=3, blocks_per_sm=1)),
+    Row(90, "e4m3", 32, Launch("wgmma", heads=32, tokens=64, warps=12, stages=20, blocks_per_sm=1)),
+    Row(90, "e4m3", 128, Launch("wgmma", heads=64, tokens=64, warps=12, stages=15, blocks_per_sm=1, max_blocks=128)),
     Row(90, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),
     Row(100, "e4m3", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=3, blocks_per_sm=2)),
     Row(100, "bf16", 128, Launch("triton", heads=16, tokens=32, warps=4, stages=2, blocks_per_sm=2)),

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.pipeline.attribute.code_owner import INTERNAL
 from stepscope.pipeline.attribute.moved import moved_by_op, parse_shapes, parse_types
-from stepscope.pipeline.attribute.stacks import FUNCTION
+from stepscope.pipeline.attribute.origins import origins
 from stepscope.pipeline.cost import Transfer
-from stepscope.pipeline.link import NONE, innermost, parents
+from stepscope.pipeline.link import NONE, parents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,6 +45,8 @@ COLUMNS = pl.Schema(
         "bytes_per_call": pl.Int64(),
         "parents": pl.List(pl.String()),
         "source": pl.String(),
+        "module": pl.String(),
+        "layers": pl.List(pl.Int64()),
     }
 )
 """The columns of the list, as `list_ops` documents them."""
@@ -51,17 +54,20 @@ COLUMNS = pl.Schema(
 _GRID = ("grid_x", "grid_y", "grid_z")
 _OP = ("op_name", "input_dims", "input_types")
 _WITHIN = ("within_name", "within_dims", "within_types")
-_TEXT = (*_OP, "source", *_WITHIN, "kernel_name")
-_SAME = (*_OP, "path", "source", *_WITHIN, "kernel_name", *_GRID, "bytes")
+_TEXT = (*_OP, "source", "module", *_WITHIN, "kernel_name")
+_SAME = (*_OP, "path", "source", "module", *_WITHIN, "kernel_name", *_GRID, "bytes")
 
 
-def list_ops(linked: Linked, steps: Steps, name: str | None = None) -> pl.DataFrame:
-    """Return what ops launched, in groups of the same name, shapes, dtypes, kernel, grid, parents and source.
+def list_ops(
+    linked: Linked, steps: Steps, name: str | None = None, internal: Collection[str] = INTERNAL
+) -> pl.DataFrame:
+    """Return what ops launched, in groups of the same name, shapes, dtypes, kernel, grid, parents, source and module.
 
     Args:
         linked: the trace.
         steps: its steps.
         name: a glob of op names, and of names of kernels without an op; case counts.
+        internal: packages whose functions are not your code, besides the standard library.
 
     Returns:
         A row a group, longest time per step first:
@@ -78,13 +84,18 @@ def list_ops(linked: Linked, steps: Steps, name: str | None = None) -> pl.DataFr
         - `bytes_per_call`: bytes that one run of the kernel moves: recorded for a memcpy or memset, read and written
           for a copy or cast whose shapes were recorded; null for any other kernel;
         - `parents`: names of the ops around the op, outermost first;
-        - `source`: `file:line function` of the innermost Python function around; its first line, or where it was when
-          recording began; null: no stacks were recorded.
+        - `source`: `file:line function` of the innermost Python function around that is your code, or of any where none
+          is; its first line, or where it was when recording began, or, as recorded in 2021, where it made the call;
+          null: no stacks were recorded;
+        - `module`: the class of the innermost module around; null: none, or not recorded;
+        - `layers`: the numbers of the layers that the calls are in; null: not certain, or not recorded.
     """
     parent = _parents(linked.trace)
     op, kernel = _launched(linked) if name is None else _launched_below(linked, parent, name)
-    table = _described(linked, steps, parent, op, kernel)
-    groups = table.group_by(_SAME, maintain_order=True).agg("op", "kernel", "step", "ns").with_row_index("group")
+    table = _described(linked, steps, parent, op, kernel, internal)
+    layers = pl.col("layer").drop_nulls().unique().sort()
+    groups = table.group_by(_SAME, maintain_order=True).agg("op", "kernel", "step", "ns", layers.alias("layers"))
+    groups = groups.with_row_index("group")
     rows = groups.select("group", "op", "kernel", "step", "ns").explode("op", "kernel", "step", "ns")
     # of an op nested in one of its own group, the kernels are the group's only once
     rows = rows.with_columns(
@@ -141,7 +152,9 @@ def _matches(names: pl.Series, glob: str) -> NDArray[np.bool_]:
     return names.cast(pl.String).is_in(chosen).to_numpy()
 
 
-def _described(linked: Linked, steps: Steps, parent: Ints, op: Ints, kernel: Ints) -> pl.DataFrame:
+def _described(  # noqa: PLR0913, PLR0917 -- what a row of the list is made of
+    linked: Linked, steps: Steps, parent: Ints, op: Ints, kernel: Ints, internal: Collection[str]
+) -> pl.DataFrame:
     """Return the pairs of op and kernel with all that tells groups apart, the step of each, and the kernel's time."""
     trace = linked.trace
     shapes = pl.col("name").alias("op_name"), pl.col("input_dims"), pl.col("input_types")
@@ -155,13 +168,12 @@ def _described(linked: Linked, steps: Steps, parent: Ints, op: Ints, kernel: Int
         pl.col("op").cast(pl.UInt32).alias("within"),
         pl.col("duration_ns").alias("ns"),
     )
-    frames = _functions(trace).select(pl.col("name").alias("source")).with_row_index("frame")
     pairs = pl.DataFrame(
         {
             "op": _rows(op),
             "kernel": _rows(kernel),
-            "frame": _rows(_frames(linked, op, kernel)),
             "step": _step(linked, steps, op, kernel),
+            **origins(linked, parent, op, kernel, internal),
         }
     )
     return (
@@ -173,7 +185,6 @@ def _described(linked: Linked, steps: Steps, parent: Ints, op: Ints, kernel: Int
             how="left",
             maintain_order="left",
         )
-        .join(frames, on="frame", how="left", maintain_order="left")
     )
 
 
@@ -207,27 +218,6 @@ def _paths(trace: Trace, parent: Ints) -> Ints:
         path[level] = number + used + 1
         used += known.size
     return path
-
-
-def _functions(trace: Trace) -> pl.DataFrame:
-    return trace.frames.filter(pl.col("name").cast(pl.String).str.contains(FUNCTION.pattern))
-
-
-def _frames(linked: Linked, op: Ints, kernel: Ints) -> Ints:
-    """Return the row among `_functions` of the innermost one around each op, or around the launch without an op."""
-    trace, functions = linked.trace, _functions(linked.trace)
-    found = np.full(op.shape, NONE, dtype=np.int64)
-    if not functions.height:
-        return found
-    launch = linked.kernels["launch"].fill_null(NONE).to_numpy()
-    from_launch = np.where((op == NONE) & (kernel != NONE), launch[kernel], NONE) if launch.size else found
-    start = functions["start_ns"].to_numpy()
-    end = start + functions["duration_ns"].to_numpy()
-    for table, row in ((trace.ops, op), (trace.launches, from_launch)):
-        known = row != NONE
-        thread, at = (table[column].to_numpy()[row[known]] for column in ("thread", "start_ns"))
-        found[known] = innermost(functions["thread"].to_numpy(), start, end, thread, at)
-    return found
 
 
 def _per_step(rows: pl.DataFrame, steps: Steps) -> pl.DataFrame:
@@ -277,7 +267,9 @@ def _row(group: dict[str, object], parent: Ints, op_names: pl.Series) -> tuple[o
         None if None in grid else grid,
         group["bytes"] if group["bytes"] is not None else _moved_bytes(group),
         [] if not isinstance(op, int) else _names(op, parent, op_names),
-        _source(group["source"]),
+        group["source"],
+        group["module"],
+        group["layers"] or None,
     )
 
 
@@ -295,11 +287,6 @@ def _names(op: int, parent: Ints, op_names: pl.Series) -> Sequence[str]:
     while (op := int(parent[op])) != NONE:
         names.append(op_names[op])
     return names[::-1]
-
-
-def _source(frame: object) -> str | None:
-    found = FUNCTION.match(str(frame)) if frame is not None else None
-    return f"{found['file']}:{found['line']} {found['function']}" if found else None
 
 
 def _text(value: object) -> str | None:

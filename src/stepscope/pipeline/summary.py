@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
-from stepscope.pipeline.efficiency import efficiencies
+from stepscope.pipeline.efficiency import PhaseWork, efficiencies
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ class Examined:
     steps: Steps
     warnings: Sequence[TraceWarning]
     attributed: Attributed
+    deployment: Deployment
+    """As told, and where it was not, as the trace's shapes determine it."""
     gpu: Gpu | None
     cases: Sequence[Case]
     detected: Sequence[Detected]
@@ -56,12 +57,12 @@ class Examined:
     """Whether idle time and totals can be believed."""
 
 
-def summarise(index: int, examined: Examined, deployment: Deployment) -> document.Diagnosis:
+def summarise(index: int, examined: Examined) -> document.Diagnosis:
     """Return the document of one trace, which stands at `index` among those that are diagnosed together."""
     breakdown = [row for case in examined.cases for row in _breakdown(index, examined, case)]
     return document.Diagnosis(
         traces=[_trace_info(examined)],
-        model=_model(deployment),
+        model=_model(examined.deployment),
         hardware=_hardware(examined.gpu),
         steps=[_step_summary(index, examined, case) for case in examined.cases],
         breakdown=breakdown,
@@ -90,7 +91,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
 def _trace_info(examined: Examined) -> document.TraceInfo:
     trace = examined.linked.trace
     return document.TraceInfo(
-        path=os.fsencode(trace.path).decode("utf-8", "backslashreplace"),
+        path=document.encodable(trace.path),
         bytes=trace.file_bytes,
         events=trace.event_count,
         rank=trace.rank,
@@ -98,7 +99,7 @@ def _trace_info(examined: Examined) -> document.TraceInfo:
         complete=examined.complete,
         attribution=_attribution(examined),
         warnings=[
-            document.Warning_(code=warning.code, message=warning.message, count=warning.count)
+            document.Warning_(code=warning.code, message=warning.message, count=warning.count, is_note=warning.is_note)
             for warning in examined.warnings
         ],
     )
@@ -132,18 +133,19 @@ def _attribution(examined: Examined) -> document.Attribution:
 
 def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSummary:
     measured = case.measured
-    rows = np.bincount(examined.steps.step_of_kernel[examined.steps.rows(case.step_indices)])
+    kernels = examined.steps.kernels_per_step()[list(case.step_indices)]
     return document.StepSummary(
         trace=index,
         phase=case.phase,
         count=len(examined.steps.phases()[case.phase]),
         steady=len(case.step_indices),
         batch_size=case.step.batch_size,
+        tokens=case.step.tokens,
         duration_us=_spread(measured.duration_us),
         gpu_span_us=_spread(measured.gpu_span_us),
         gpu_busy_us=float(np.median(measured.busy_us)),
         gpu_idle_us=measured.idle_us if examined.complete else None,
-        kernels_per_step=float(np.median(rows[list(case.step_indices)])),
+        kernels_per_step=float(np.median(kernels)),
     )
 
 
@@ -183,7 +185,8 @@ def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, fl
 
 def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
     ceilings = Ceilings.of(case.gpu)
-    for row in efficiencies(case.linked, case.groups, case.deployment, ceilings, LEAST_SHARE):
+    phase = PhaseWork(case.linked, case.groups, case.step, case.deployment)
+    for row in efficiencies(phase, ceilings, LEAST_SHARE):
         group, work = row.group, row.work
         yield document.KernelTime(
             trace=index,
@@ -200,6 +203,7 @@ def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
             bytes_per_op=work.bytes if work else None,
             avoidable_bytes_per_op=work.avoidable_bytes if work else None,
             flops_per_op=work.flops if work else None,
+            sent_bytes_per_op=work.sent_bytes if work else None,
             floor_us_per_step=row.floor_us_per_step,
             efficiency=row.efficiency,
             bound=row.bound,
@@ -223,13 +227,21 @@ def _could_not_check(index: int, examined: Examined) -> Iterator[document.CouldN
 
 
 def _model(deployment: Deployment) -> document.Model | None:
-    if deployment.name is None or deployment.spec is None:
+    if deployment.name is None or deployment.source is None:
         return None
+    parallel = deployment.parallel
     return document.Model(
-        name=deployment.name,
-        source="preset",
-        layers=len(deployment.spec.layers),
-        tp=deployment.parallel.tp if deployment.parallel else None,
+        name=document.encodable(deployment.name),
+        source=document.encodable(deployment.source),
+        layers=len(deployment.spec.layers) if deployment.spec else None,
+        tp=parallel.tp if parallel else None,
+        ep=parallel.ep if parallel else None,
+        dp=parallel.attention_dp if parallel else None,
+        weights=deployment.format_names,
+        kv_dtype=deployment.kv_dtype,
+        pool_slots=deployment.pool_slots,
+        page_size=deployment.page_size,
+        notes=[document.encodable(note) for note in deployment.notes],
     )
 
 

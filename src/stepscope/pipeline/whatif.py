@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.steps import WAITS
+from stepscope.pipeline.steps.spans import spans
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ OWN_GAP_NS = 1_000
 GRAPH_GAP_NS = 500
 """The device's own gap between two kernels of a graph; the median in graph replays on one H200 is 416 ns."""
 _NEVER = -(1 << 62)
-_FOREVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Replayed:
     gpu_span_us: NDArray[np.float64]
     """First to last GPU work of each step."""
     busy_us: NDArray[np.float64]
-    """Union of the GPU work of each step."""
+    """Union of the GPU work of each step that has a duration: idle time is the difference of their medians."""
     gaps: int
     """Gaps between pieces of GPU work, over all steps."""
     late_gaps: int
@@ -128,25 +128,20 @@ class Timeline:
         step = self._steps.step_of_kernel[run.rows][in_step]
         start, end = run.start[in_step], run.end[in_step]
         count = len(self._steps.steps)
-        first = np.full(count, _FOREVER)
-        last = np.full(count, _NEVER)
-        np.minimum.at(first, step, start)
-        np.maximum.at(last, step, end)
-        ran = np.flatnonzero(first != _FOREVER)
-        next_first = np.full(count, _FOREVER)
-        next_first[ran[:-1]] = first[ran[1:]]
-        running = np.array([index for index in indices if first[index] != _FOREVER], dtype=np.int64)
+        of_steps = spans(step, start, end, count)
+        of = np.asarray(indices, dtype=np.int64)
+        running = of[of_steps.ran[of]]
         if not running.size:  # nothing is left of the steps
             nothing = np.zeros(1)
             return Replayed(nothing, nothing, nothing, gaps=0, late_gaps=0)
-        followed = running[next_first[running] != _FOREVER]
-        span = last[running] - first[running]
-        duration = np.maximum(next_first[followed] - first[followed], 0) if followed.size else span
+        followed = running[of_steps.followed[running]]
+        span = of_steps.gpu_span(running)
+        timed, duration = (followed, of_steps.duration(followed)) if followed.size else (running, span)
         inside = np.isin(step, running)
         return Replayed(
             duration_us=duration / 1e3,
             gpu_span_us=span / 1e3,
-            busy_us=intervals.covered_by_group(start, end, step, count)[running] / 1e3,
+            busy_us=intervals.covered_by_group(start, end, step, count)[timed] / 1e3,
             gaps=int(run.has_gap[in_step][inside].sum()),
             late_gaps=int(run.is_late[in_step][inside].sum()),
         )

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from stepscope.document import Diagnosis
 
+NARROWEST, WIDEST = 40, 400
+"""Columns; a narrower table has no room for its text, and a wider one is mostly blanks."""
+
 
 class Format(StrEnum):
     """What a report is written as; each is a module of this package."""

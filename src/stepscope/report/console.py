@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from stepscope.report import NARROWEST, WIDEST
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
-
-NARROWEST, WIDEST = 40, 400
-"""A narrower table has no room for its text, and a wider one is mostly blanks."""
 
 
 @contextmanager

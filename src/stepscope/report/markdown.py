@@ -36,7 +36,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     for step in diagnosis.steps:
         yield from _steps(diagnosis, step)
     shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
-    yield from ("", "## Findings" if shown else "## No findings")
+    yield from ("", "## Findings" if shown else f"## {sentences.no_findings(diagnosis)}")
     for number, finding in enumerate(shown, 1):
         yield from _finding(diagnosis, number, finding)
     folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
@@ -47,19 +47,18 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield from _ruled_out(diagnosis)
     if diagnosis.could_not_check:
         yield from ("", "## Could not check", "")
-        for row in diagnosis.could_not_check:
-            yield f"- **{escaped(row.rule)}**: {escaped(sentences.unchecked_line(diagnosis, row))}"
+        for of, line in sentences.unchecked_rows(diagnosis):
+            yield f"- **{escaped(', '.join(of))}**: {escaped(line)}"
 
 
 def _inputs(diagnosis: Diagnosis) -> Iterator[str]:
     for trace in diagnosis.traces:
         yield f"- {escaped(sentences.trace_line(trace))}"
-        for warning in trace.warnings:
-            times = f" ({warning.count:,})" if warning.count > 1 else ""
-            yield f"  - warning: {escaped(warning.message)}{times}"
+        for label, text in sentences.trace_rows(trace):
+            yield f"  - {label}: {escaped(text)}"
     if diagnosis.model is not None:
-        tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
-        yield f"- model: {escaped(diagnosis.model.name)}{tp}"
+        yield f"- model: {escaped(sentences.model_line(diagnosis.model))}"
+        yield from (f"  - {escaped(note)}" for note in diagnosis.model.notes)
     if diagnosis.hardware is not None:
         yield f"- GPU: {escaped(diagnosis.hardware.name)}"
 

@@ -6,10 +6,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from stepscope import units
-from stepscope.report.text import printable, shortened
+from stepscope.kernel_name import short_names
+from stepscope.report.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from stepscope.document import (
         CouldNotCheck,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         Evidence,
         Finding,
         KernelTime,
+        Model,
         RuledOut,
         StepSummary,
         TraceInfo,
@@ -33,26 +35,41 @@ KERNEL_HEADER = ("longest kernels", "time a step", "share", "efficiency")
 LISTED_SHARE = 0.01
 """Kernels below this fraction of the step are left out of the list."""
 
+_JOINED = {
+    "eager-twin": "the same kernels run eagerly",
+    "capture-launches": "the launches of the graph's capture",
+}
+"""What told the ops of kernels that a graph replayed."""
+
 
 def longest_kernels(diagnosis: Diagnosis, step: StepSummary, most: int) -> list[tuple[str, ...]]:
     """Return the rows of a table of a phase's longest kernels: the name, and figures under `KERNEL_HEADER`."""
     rows = [row for row in diagnosis.kernels if (row.trace, row.phase) == (step.trace, step.phase)]
+    short = short_names(row.kernel for row in rows)
     return [
         (
-            _work_name(row),
+            _work_name(row, short),
             units.time(row.time_us_per_step),
             units.share(row.share_of_step),
-            "" if row.efficiency is None else f"{units.share(row.efficiency)} of {row.bound}",
+            _efficiency(row),
         )
         for row in rows[:most]
         if row.share_of_step >= LISTED_SHARE
     ]
 
 
-def _work_name(row: KernelTime) -> str:
+def _efficiency(row: KernelTime) -> str:
+    """Say which part of what bounds it a kernel reaches; a launch's latency is no rate."""
+    if row.efficiency is None:
+        return ""
+    reached = units.share(row.efficiency)
+    return f"{reached}, latency-bound" if row.bound == "latency" else f"{reached} of {row.bound}"
+
+
+def _work_name(row: KernelTime, short: Mapping[str, str]) -> str:
     """Name work by its op and tensor, else by its kernel."""
     if row.op is None:
-        return shortened(row.kernel, 60)
+        return printable(short[row.kernel])
     return printable(f"{row.op}, {row.tensor}" if row.tensor else row.op)
 
 
@@ -72,6 +89,38 @@ def trace_line(trace: TraceInfo) -> str:
     if not trace.complete:
         parts.append("INCOMPLETE")
     return f"{printable(trace.path)} ({', '.join(parts)})"
+
+
+def model_line(model: Model) -> str:
+    """Describe the model and how it is served: name, layers, ranks, formats, pool."""
+    parts = ["not known" if model.layers is None else f"{model.layers} layers"]
+    groups = (("TP", model.tp), ("EP", model.ep), ("DP", model.dp))
+    parts += [f"{name} {ranks}" for name, ranks in groups if ranks and (ranks > 1 or name == "TP")]
+    if model.weights:
+        parts += [f"{form} {' and '.join(of)}" for form, of in _by_format(model.weights).items() if form != "bf16"]
+    if model.kv_dtype:
+        parts.append(f"KV {model.kv_dtype}")
+    if model.pool_slots:
+        parts.append(f"pool of {model.pool_slots:,} slots")
+    return f"{printable(model.name)} ({', '.join(parts)})"
+
+
+def _by_format(weights: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for part, form in weights.items():
+        found.setdefault(form, []).append(part)
+    return found
+
+
+def trace_rows(trace: TraceInfo) -> Iterator[tuple[str, str]]:
+    """Yield what must be known about an input file, each with its label: warnings first, then notes."""
+    for row in sorted(trace.warnings, key=lambda row: row.is_note):
+        times = f" ({row.count:,})" if row.count > 1 else ""
+        yield "note" if row.is_note else "warning", printable(row.message) + times
+    told = trace.attribution
+    if told.join_method in _JOINED and told.joined:
+        share, where = units.share(told.joined), _JOINED[told.join_method]
+        yield "note", f"kernels of a graph, {share} of the kernel time, have the ops of {where}"
 
 
 def step_line(step: StepSummary) -> str:
@@ -110,11 +159,15 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
     if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
         yield "moves", _movement(evidence)
     if evidence.kernel:
-        yield "kernel", shortened(evidence.kernel, 120)
+        kernels = [other.evidence.kernel for other in diagnosis.findings if other.evidence.kernel]
+        yield "kernel", printable(short_names(kernels)[evidence.kernel])
+    if evidence.modules:
+        yield "module", printable(_modules(evidence))
     if evidence.statement and evidence.statement_at:
         yield "code", f"{printable(evidence.statement_at)}: {printable(evidence.statement)}"
     if evidence.frames:
-        frames = evidence.frames[-SHOWN_FRAMES:]
+        yours = [frame for frame in evidence.frames if frame.yours]
+        frames = (yours or evidence.frames)[-SHOWN_FRAMES:]
         yield "stack", " → ".join(printable(f"{frame.file}({frame.line}) {frame.function}") for frame in frames)
     if finding.what_if is not None:
         yield "what if", _what_if(diagnosis, finding, finding.what_if)
@@ -133,7 +186,21 @@ def ruled_out_line(row: RuledOut) -> str:
     return f"{time}{printable(row.reason)}"
 
 
-def unchecked_line(diagnosis: Diagnosis, row: CouldNotCheck) -> str:
+def no_findings(diagnosis: Diagnosis) -> str:
+    """Say that there are no findings, and whether anything was looked at."""
+    return "No findings" if diagnosis.steps else "Nothing could be judged"
+
+
+def unchecked_rows(diagnosis: Diagnosis) -> Iterator[tuple[list[str], str]]:
+    """Yield what could not be checked, once, with the rules that lack it."""
+    rules: dict[str, list[str]] = {}
+    for row in diagnosis.could_not_check:
+        rules.setdefault(_unchecked_line(diagnosis, row), []).append(row.rule)
+    for line, of in rules.items():
+        yield list(dict.fromkeys(of)), line
+
+
+def _unchecked_line(diagnosis: Diagnosis, row: CouldNotCheck) -> str:
     """Describe what a trace cannot answer, and how to record one that can."""
     name = trace_name(diagnosis, row.trace)
     place = f" in {name}" if name else ""
@@ -157,6 +224,13 @@ def _tensor(evidence: Evidence) -> str:
     shape = str(evidence.input_shape) if evidence.input_shape else None
     types = f"{evidence.source_dtype} → {evidence.target_dtype}" if evidence.source_dtype else None
     return ", ".join(part for part in (evidence.tensor, shape, types) if part)
+
+
+def _modules(evidence: Evidence) -> str:
+    path = " / ".join(evidence.modules)
+    if not evidence.layers:
+        return path
+    return f"layer{'' if len(evidence.layers) == 1 else 's'} {units.ranges(evidence.layers)}, such as {path}"
 
 
 def _movement(evidence: Evidence) -> str:

@@ -41,14 +41,13 @@ def draw(diagnosis: Diagnosis, stream: TextIO) -> None:
 def _draw(diagnosis: Diagnosis, console: Console) -> None:
     for trace in diagnosis.traces:
         console.print(sentences.trace_line(trace), style="bold")
-        for warning in trace.warnings:
-            times = f" ({warning.count:,})" if warning.count > 1 else ""
-            console.print(_labelled([("warning", printable(warning.message) + times)]))
+        for row in sentences.trace_rows(trace):
+            console.print(_labelled([row]))
     _context(console, diagnosis)
     for step in diagnosis.steps:
         _steps(console, diagnosis, step)
     shown = [finding for finding in diagnosis.findings if not sentences.is_folded(finding)]
-    _heading(console, "Findings" if shown else "No findings")
+    _heading(console, "Findings" if shown else sentences.no_findings(diagnosis))
     for number, finding in enumerate(shown, 1):
         if number > 1:
             console.print()
@@ -61,14 +60,13 @@ def _draw(diagnosis: Diagnosis, console: Console) -> None:
         _ruled_out(console, diagnosis)
     if diagnosis.could_not_check:
         _heading(console, "Could not check")
-        unchecked = diagnosis.could_not_check
-        console.print(_labelled((row.rule, sentences.unchecked_line(diagnosis, row)) for row in unchecked))
+        console.print(_labelled(("\n".join(of), line) for of, line in sentences.unchecked_rows(diagnosis)))
 
 
 def _context(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.model is not None:
-        tp = f", TP {diagnosis.model.tp}" if diagnosis.model.tp else ""
-        console.print(f"model {diagnosis.model.name} ({diagnosis.model.layers} layers{tp})")
+        console.print(Text(f"model {sentences.model_line(diagnosis.model)}"))
+        console.print(_labelled(("note", printable(note)) for note in diagnosis.model.notes))
     hardware = diagnosis.hardware
     if hardware is not None and hardware.memory_gb_per_s is not None:
         measured = hardware.memory_measured_gb_per_s

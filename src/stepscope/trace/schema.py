@@ -71,6 +71,16 @@ OPS: Mapping[str, Column] = {
     "input_types": Column(
         pl.Categorical(), "types of the inputs, as the JSON recorded", null="shapes were not recorded"
     ),
+    "call_stack": Column(
+        pl.Categorical(),
+        "Python functions around, innermost first, between `;`, each with the line that it was at",
+        null="none, or told by `frames`, as since 2022",
+    ),
+    "module_hierarchy": Column(
+        pl.Categorical(),
+        "TorchScript modules around, outermost first, such as `TOP(C)::forward.A0(A)::forward.`",
+        null="none",
+    ),
 }
 """Framework operations on the host, sorted by start."""
 

@@ -19,7 +19,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "ops": ("op", "start_us", "duration_us", "name", "thread", "input_dims", "input_types", "parent", "step"),
     "frames": ("frame", "start_us", "duration_us", "name", "thread"),
-    "steps": ("step", "name", "phase", "batch_size", "steady", "start_us", "gpu_start_us", "gpu_end_us", "kernels"),
+    "steps": (
+        *("step", "name", "phase", "batch_size", "tokens", "steady"),
+        *("start_us", "gpu_start_us", "gpu_end_us", "kernels"),
+    ),
 }
 """The tables and their columns.
 
@@ -28,8 +31,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
   launched it; both null where there is none. `bytes`: of a memcpy or memset.
 - `ops`: `parent` is the op around an op, null for the outermost; `thread` numbers the threads of the trace.
 - `frames`: Python functions, modules and built-ins on the stacks.
-- `steps`: `start_us` is where the host began, `steady` whether figures per step are taken from it, `kernels` how many
-  it launched, from `gpu_start_us` to `gpu_end_us`.
+- `steps`: `tokens` are the new ones that a step computes, `start_us` is where the host began, `steady` whether figures
+  per step are taken from it, `kernels` how many it launched, from `gpu_start_us` to `gpu_end_us`.
 
-Null: not recorded, or a thing that such a row does not have. A recording in which nothing marks steps is one step.
+Null: not recorded, or a thing that such a row does not have. A recording in which nothing tells steps is one step.
 """

@@ -20,6 +20,8 @@ class TraceWarning:
     count: int = 1
     spoils_totals: bool = False
     """True where idle time or a total cannot be believed: the trace is incomplete."""
+    is_note: bool = False
+    """True where every figure can be believed: it says what they are of, or what else could have been recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 from tests import kernel_names
 
-from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED, Pattern, kernel_class, patterns
+from stepscope.kernel_name import without_arguments
+from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED, kernel_class, patterns
 
 CONTRACT = {
     *("attention", "gemm", "moe-gemm", "routing", "norm", "rope", "activation", "quantise", "cast", "copy", "fill"),
     *("gather", "elementwise", "reduction", "sampling", "collective", "memcpy", "memset", "unclassified"),
 }
-REAL_NAMES = [
-    ("cast", kernel_names.TO_BF16),
-    ("cast", kernel_names.BF16_FROM_FLOAT),
-    ("cast", kernel_names.FLOAT_FROM_BF16),
-    ("cast", kernel_names.FP8_WRITE),
-    ("copy", kernel_names.COPY_BF16),
-    ("copy", kernel_names.STRIDED_COPY),
-    ("elementwise", kernel_names.ADD_INT),
-    ("elementwise", kernel_names.ADD),
-    ("gather", kernel_names.GATHER),
-    ("gemm", kernel_names.GEMM),
-    ("norm", kernel_names.NORM),
-    ("attention", kernel_names.ATTENTION),
-    ("elementwise", "triton_poi_fused__unsafe_view_add_3"),
-    ("activation", "triton_poi_fused__unsafe_view_mul_silu_2"),
-    ("attention", "kernel_unified_attention_3d"),
-    ("attention", "void paged_attention_ll4mi_reduce_kernel<__hip_bfloat16, __hip_bfloat16, 128, 128, 256, 3, false>"),
-    ("attention", "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4> >"),
-    ("routing", "void at::native::sbtopk::gatherTopK<float, unsigned int, 1, false>"),
-    ("routing", "void (anonymous namespace)::grouped_topk_single_group_kernel<128>(float const*, float*, int*)"),
-    ("moe-gemm", "fused_moe_kernel"),
-    ("gemm", "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT64x32x256_MI16x16x1_SN"),
-    ("gemm", "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>"),
-    ("norm", "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>(__nv_bfloat16*, __nv_bfloat16*)"),
-    ("rope", "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*, c10::BFloat16*)"),
-    (
-        "gather",
-        "void vllm::reshape_and_cache_flash_kernel<__hip_bfloat16, __hip_bfloat16>(__hip_bfloat16 const*)",
-    ),
-    ("collective", "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"),
-    ("reduction", "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>"),
-    ("fill", "void at::native::vectorized_elementwise_kernel<8, at::native::FillFunctor<c10::BFloat16> >"),
-    (UNCLASSIFIED, "void compute_cuda_kernel<long>(long*, long*, long*, long, long)"),
-]
+NAMES = [(known, name) for known, names in kernel_names.OF_CLASS.items() for name in names]
 
 
-@pytest.mark.parametrize("pattern", patterns(), ids=lambda pattern: pattern.example[:40])
-def test_each_patterns_example_is_of_its_class(pattern: Pattern) -> None:
-    assert kernel_class("kernel", pattern.example) == pattern.kernel_class
+@pytest.mark.parametrize("number", range(len(patterns())), ids=lambda number: patterns()[number].example[:40])
+def test_the_first_pattern_that_an_example_matches_is_its_own(number: int) -> None:
+    example = without_arguments(patterns()[number].example)
+    matching = [place for place, p in enumerate(patterns()) if re.search(p.pattern, example, re.IGNORECASE)]
+    assert matching[0] == number
+    assert kernel_class("kernel", patterns()[number].example) == patterns()[number].kernel_class
 
 
 def test_all_classes_are_the_contracts() -> None:
@@ -57,9 +31,35 @@ def test_all_classes_are_the_contracts() -> None:
     assert UNCLASSIFIED in CONTRACT
 
 
-@pytest.mark.parametrize(("expected", "name"), REAL_NAMES)
+@pytest.mark.parametrize(("expected", "name"), NAMES)
 def test_real_names(expected: str, name: str) -> None:
     assert kernel_class("kernel", name) == expected
+
+
+def test_there_are_real_names_of_every_class_that_names_tell() -> None:
+    assert set(kernel_names.OF_CLASS) == CONTRACT - {"memcpy", "memset", UNCLASSIFIED}
+    assert len({name for _, name in NAMES}) >= 120
+
+
+@pytest.mark.parametrize("name", ["kernel_0", "", "void my::thing<int>(gemm_params)"])
+def test_what_no_pattern_knows_is_unclassified_whatever_its_arguments_are_called(name: str) -> None:
+    assert kernel_class("kernel", name) == UNCLASSIFIED
+
+
+@pytest.mark.parametrize(
+    "part", ["a", "_", "triton_poi_fused_", "cat_", "copy__", "cub", "thrust::", "direct_copy_kernel", "(", "<", "1"]
+)
+def test_a_name_of_a_megabyte_is_classified_at_once(part: str) -> None:
+    begin = time.perf_counter()
+    kernel_class("kernel", part * (1_000_000 // len(part)))
+    assert time.perf_counter() - begin < 1
+
+
+def test_a_name_of_digits_takes_no_time_that_grows_with_its_square() -> None:
+    begin = time.perf_counter()
+    for digit in "0123456789" * 5:
+        assert kernel_class("kernel", digit * 4096) == UNCLASSIFIED
+    assert time.perf_counter() - begin < 2.5  # a fifth of it
 
 
 @pytest.mark.parametrize("kind", ["memcpy", "memset"])

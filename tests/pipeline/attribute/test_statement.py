@@ -1,4 +1,4 @@
-"""Which statement of a source file made a recorded call."""
+"""Which statement of a source file made a recorded call, and what is said where none is found."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.recorded_calls import call, found_in, stack_in, why_not_in
 
-from stepscope.pipeline.attribute.stacks import Stack, StackFrame
-from stepscope.pipeline.attribute.statement import Statement, find_statement
+from stepscope.pipeline.attribute.stacks import Call, CallKind, Calls, Stack, StackFrame
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from stepscope.pipeline.attribute.statement import Statement
 
 BACKEND = "sglang/srt/layers/attention/flashinfer_mla_backend.py"
 SOURCE = dedent('''\
@@ -66,21 +68,21 @@ def line_of(text: str) -> int:
     return line
 
 
-def ask(
-    folder: Path, line: int, function: str, *calls: str, file: str = BACKEND, was_running: bool = False
-) -> Statement | None:
+def backend(folder: Path) -> Path:
     path = folder / BACKEND
-    if not path.exists():
-        path.parent.mkdir(parents=True)
-        path.write_text(SOURCE)
-    frame = StackFrame(file, line, function, was_running=was_running)
-    return find_statement(Stack((StackFrame("server.py", 1, "main"), frame), calls), [folder])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(SOURCE)
+    return folder
+
+
+def ask(folder: Path, line: int, function: str, *calls: str, was_running: bool = False) -> Statement:
+    stack = stack_in(BACKEND, *calls, line=line, function=function, was_running=was_running)
+    return found_in(backend(folder), stack)
 
 
 def test_the_cast_of_the_buffer_is_told_from_the_other_casts_of_its_function(tmp_path: Path) -> None:
-    calls = ("set_mla_kv_buffer", "view", "view", "to", "get_key_buffer", "to")
+    calls = ("set_mla_kv_buffer()", "view", "view", "to", "get_key_buffer()", "to")
     found = ask(tmp_path, line_of("def forward_decode("), "forward_decode", *calls)
-    assert found is not None
     assert found.file == BACKEND
     assert found.lines == (line_of("k_buffer = "),)
     assert found.text is not None
@@ -91,165 +93,167 @@ def test_the_cast_of_the_buffer_is_told_from_the_other_casts_of_its_function(tmp
     ("calls", "statement"),
     [
         (("view", "view", "to"), "q_rope = q_rope.view"),
-        (("get_key_buffer", "to", "new_empty", "to"), "o = q_nope.new_empty"),
+        (("view", "view", "to", "get_key_buffer()", "to", "new_empty", "to"), "o = q_nope.new_empty"),
     ],
 )
 def test_the_other_casts_of_the_function_are_found_too(tmp_path: Path, calls: tuple[str, ...], statement: str) -> None:
-    found = ask(tmp_path, line_of("def forward_decode("), "forward_decode", *calls)
-    assert found is not None
-    assert found.lines == (line_of(statement),)
+    assert ask(tmp_path, line_of("def forward_decode("), "forward_decode", *calls).lines == (line_of(statement),)
 
 
 def test_a_function_begins_at_its_decorator_or_at_its_def(tmp_path: Path) -> None:
     for line in (line_of("@torch.no_grad()"), line_of("def forward_decode(")):
-        found = ask(tmp_path, line, "forward_decode", "get_key_buffer", "to")
-        assert found is not None
+        found = ask(tmp_path, line, "forward_decode", "view", "view", "to", "get_key_buffer()", "to")
         assert found.lines == (line_of("k_buffer = "),)
 
 
 def test_the_same_call_in_another_function_of_the_file_is_not_meant(tmp_path: Path) -> None:
-    found = ask(tmp_path, line_of("def forward_extend"), "forward_extend", "get_key_buffer", "to")
-    assert found is not None
+    found = ask(tmp_path, line_of("def forward_extend"), "forward_extend", "get_key_buffer()", "to")
     assert found.text == "k_buf = pool.get_key_buffer(layer.layer_id).to(q.dtype)"
 
 
 def test_an_async_function(tmp_path: Path) -> None:
-    found = ask(tmp_path, line_of("async def fetch"), "fetch", "lock", "get_key_buffer", "to")
-    assert found is not None
+    calls = ("lock()", "__aenter__()", "get_key_buffer()", "to")
+    found = ask(tmp_path, line_of("async def fetch"), "fetch", *calls)
     assert found.text == "return held.get_key_buffer().to(torch.bfloat16)"
 
 
 def test_a_nested_functions_body_belongs_to_it_alone(tmp_path: Path) -> None:
     inner = ask(tmp_path, line_of("def inner"), "inner", "to")
-    outer = ask(tmp_path, line_of("def outer"), "outer", "first", "inner", "to")
-    assert inner is not None
-    assert outer is not None
+    outer = ask(tmp_path, line_of("def outer"), "outer", "first()", "inner()", "to")
     assert inner.text == "return x.to(torch.bfloat16)"
     assert outer.text == "return inner(first).to(torch.float16)"
 
 
 def test_the_header_of_a_block_is_a_statement(tmp_path: Path) -> None:
-    loop = ask(tmp_path, line_of("def inline"), "inline", "parts", "to")
-    assert loop is not None
-    assert (loop.lines, loop.text) == ((line_of("for part in"),), "pool.parts().to(torch.float16)")
+    found = ask(tmp_path, line_of("def inline"), "inline", "parts()", "to")
+    assert (found.lines, found.text) == ((line_of("for part in"),), "pool.parts().to(torch.float16)")
 
 
-def test_two_lines_that_cannot_be_told_apart_are_both_named_without_a_text(tmp_path: Path) -> None:
-    found = ask(tmp_path, line_of("def twice"), "twice", "to")
-    assert found is not None
-    assert found.lines == (line_of("a = a.to"), line_of("b = b.to"))
-    assert found.text is None
-
-
-@pytest.mark.parametrize("line", [1, 2, 5, line_of("def forward_decode(") + 2, line_of("k_buffer = "), 200])
-def test_a_changed_file_gives_nothing_rather_than_a_guess(tmp_path: Path, line: int) -> None:
-    assert ask(tmp_path, line, "forward_decode", "get_key_buffer", "to") is None
-
-
-def test_calls_before_the_statement_tell_a_bare_cast_from_one_behind_another_call(tmp_path: Path) -> None:
-    source = """\
-def forward(self, q, pool):
-    q = q.to(torch.bfloat16)
-    buffer = pool.get_key_buffer().to(q.dtype)
-    return run(q, buffer)
-"""
-    (tmp_path / "model.py").write_text(source)
-    frames = (StackFrame("model.py", 1, "forward"),)
-    bare = find_statement(Stack(frames, ("to",)), [tmp_path])
-    behind = find_statement(Stack(frames, ("to", "get_key_buffer", "to")), [tmp_path])
-    assert bare is not None
-    assert behind is not None
-    assert bare.text == "q = q.to(torch.bfloat16)"
-    assert behind.text == "buffer = pool.get_key_buffer().to(q.dtype)"
-
-
-def test_a_call_that_the_function_does_not_make_gives_nothing(tmp_path: Path) -> None:
-    assert ask(tmp_path, line_of("def forward_decode("), "forward_decode", "get_key_buffer", "float") is None
+def test_of_two_casts_in_a_row_the_first_call_is_the_first_one(tmp_path: Path) -> None:
+    line = line_of("def twice")
+    assert ask(tmp_path, line, "twice", "to").lines == (line_of("a = a.to"),)
+    assert ask(tmp_path, line, "twice", "to", "to").lines == (line_of("b = b.to"),)
 
 
 def test_a_frame_that_was_open_when_recording_began_has_the_line_that_it_was_at(tmp_path: Path) -> None:
-    found = ask(tmp_path, line_of("q_nope = q.view"), "forward_decode", "get_key_buffer", "to", was_running=True)
-    assert found is not None
+    line = line_of("q_nope = q.view")
+    found = ask(tmp_path, line, "forward_decode", "get_key_buffer()", "to", was_running=True)
     assert found.lines == (line_of("k_buffer = "),)
 
 
+def test_of_functions_within_each_other_the_innermost_was_running(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("def f(x):\n    def f(x):\n        return x.to(1)\n    return f(x).to(2)\n")
+    found = found_in(tmp_path, stack_in("m.py", "to", line=3, was_running=True))
+    assert found.text == "return x.to(1)"
+
+
+def test_methods_of_one_name_in_two_classes_are_told_by_their_line(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "class A:\n    def f(self, x):\n        return x.to(1)\nclass B:\n    def f(self, x):\n        return x.to(2)\n"
+    )
+    assert found_in(tmp_path, stack_in("m.py", "to", line=2)).text == "return x.to(1)"
+    assert found_in(tmp_path, stack_in("m.py", "to", line=5)).text == "return x.to(2)"
+
+
+def test_a_cast_in_a_helper_of_another_file_is_in_that_file(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def forward(q, k):\n    k = widen(k, q)\n    return k.to(q.dtype)\n")
+    (tmp_path / "helpers.py").write_text("def widen(k, q):\n    return k.to(q.dtype)\n")
+    frames = (StackFrame("model.py", 1, "forward"), StackFrame("helpers.py", 1, "widen"))
+    found = found_in(tmp_path, Stack(frames, 1, Calls((call("to"),))))
+    assert (found.file, found.lines) == ("helpers.py", (2,))
+
+
+def test_a_place_further_out_than_torchs_own_frames_has_the_call_into_torch(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "def forward(self, x):\n    x = self.norm(x)\n    x = F.relu(self.proj(x))\n    return x\n"
+    )
+    assert found_in(tmp_path, stack_in("model.py", "Norm:", "Linear:", function="forward")).lines == (3,)
+    assert found_in(tmp_path, stack_in("model.py", "Norm:", function="forward")).lines == (2,)
+
+
+def test_a_module_level_statement(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text("import torch\n\nx = torch.ones(3)\ny = x.to(torch.half)\n")
+    for line, was_running in ((1, False), (4, True)):
+        stack = stack_in("run.py", "ones", "to", line=line, function="<module>", was_running=was_running)
+        assert found_in(tmp_path, stack).lines == (4,)
+
+
+# what is said where no statement is found
+
+
+@pytest.mark.parametrize("line", [1, 2, 5, line_of("def forward_decode(") + 2, line_of("k_buffer = "), 200])
+def test_a_changed_file_gives_a_reason_rather_than_a_guess(tmp_path: Path, line: int) -> None:
+    stack = stack_in(BACKEND, "get_key_buffer()", "to", line=line, function="forward_decode")
+    why = why_not_in(backend(tmp_path), stack)
+    assert why == (
+        f"{BACKEND} has changed since, or is another version: no function forward_decode is on line {line}"
+        f" (it begins on line {line_of('@torch.no_grad()')})"
+    )
+
+
+def test_a_function_that_is_not_there_is_said(tmp_path: Path) -> None:
+    why = why_not_in(backend(tmp_path), stack_in(BACKEND, "to", line=6, function="forward_target_verify"))
+    assert why.endswith("no function forward_target_verify is on line 6 (none has that name)")
+
+
+def test_a_frame_that_was_running_outside_every_function_of_its_name_is_of_another_version(tmp_path: Path) -> None:
+    stack = stack_in(BACKEND, "to", line=1, function="forward_decode", was_running=True)
+    assert "no function forward_decode is on line 1" in why_not_in(backend(tmp_path), stack)
+
+
+def test_a_call_that_the_function_does_not_make_is_said(tmp_path: Path) -> None:
+    line = line_of("def forward_decode(")
+    stack = stack_in(BACKEND, "get_key_buffer()", "float", line=line, function="forward_decode")
+    assert why_not_in(backend(tmp_path), stack) == (
+        f"forward_decode in {BACKEND} holds no call that can have been recorded as float"
+    )
+
+
+def test_a_body_that_explains_nothing_of_what_was_recorded_is_another_versions(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("def f(x):\n    return x.to(1)\n")
+    assert "holds no call" in why_not_in(tmp_path, stack_in("m.py", "view", "cat", "softmax", "copy_", "sum", "to"))
+
+
+def test_a_function_that_torch_compiled_has_no_statements(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("def f(x):\n    return g(x).to(1)\n")
+    stack = Stack((StackFrame("m.py", 1, "f"),), 0, Calls((Call("_fn", CallKind.COMPILED),)))
+    assert why_not_in(tmp_path, stack) == "f in m.py ran as torch.compile rewrote it, without its statements"
+
+
+# stacks that were recorded as text: the line is that of the call
+
+
+AS_TEXT = """\
+class A:
+    def forward(self, x):
+        x = self.norm(
+            x,
+        )
+        if x.any():
+            x = x.to(1)
+        return x
+"""
+
+
+def as_text(line: int, function: str = "forward") -> Stack:
+    return Stack((StackFrame("m.py", line, function),), 0, None)
+
+
 @pytest.mark.parametrize(
-    "recorded",
-    [
-        BACKEND,
-        f"/usr/lib/python3/site-packages/{BACKEND}",
-        f"../../{BACKEND}",
-        BACKEND.replace("/", "\\"),
-    ],
+    ("line", "lines", "text"),
+    [(3, (3,), None), (4, (3,), None), (6, (6,), "x.any()"), (7, (7,), "x = x.to(1)")],
 )
-def test_the_file_is_found_by_the_end_of_its_recorded_path(tmp_path: Path, recorded: str) -> None:
-    found = ask(tmp_path, line_of("def forward_decode("), "forward_decode", "get_key_buffer", "to", file=recorded)
-    assert found is not None
-    assert found.file == recorded
+def test_the_line_of_the_call_names_its_statement(
+    tmp_path: Path, line: int, lines: tuple[int, ...], text: str | None
+) -> None:
+    (tmp_path / "m.py").write_text(AS_TEXT)
+    found = found_in(tmp_path, as_text(line))
+    assert found.lines == lines
+    assert text is None or found.text == text
 
 
-def test_a_file_that_is_not_there_or_is_no_python_gives_nothing(tmp_path: Path) -> None:
-    stack = Stack((StackFrame("model.py", 1, "forward"),), ("to",))
-    assert find_statement(stack, [tmp_path]) is None
-    assert find_statement(stack, []) is None
-    (tmp_path / "model.py").write_text("def forward(:\n")
-    assert find_statement(stack, [tmp_path]) is None
-    (tmp_path / "model.py").write_bytes(b"\xff\xfe\x00 forward")
-    assert find_statement(stack, [tmp_path]) is None
-
-
-def test_the_next_folder_is_tried_where_the_first_holds_another_version(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    for folder, source in ((old, "x = 1\n"), (new, "def forward(k):\n    return k.to(int)\n")):
-        folder.mkdir()
-        (folder / "model.py").write_text(source)
-    found = find_statement(Stack((StackFrame("model.py", 1, "forward"),), ("to",)), [old, new])
-    assert found is not None
-    assert found.text == "return k.to(int)"
-
-
-def stack_in(file: str, calls: tuple[str, ...] = ("to",)) -> Stack:
-    return Stack((StackFrame(file, 1, "f"),), calls)
-
-
-def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "secret").mkdir()
-    (tmp_path / "secret" / "key.py").write_text("def f(x):\n    return x.to()\n")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "linked.py").symlink_to(tmp_path / "secret" / "key.py")
-    (folder / "linked").symlink_to(tmp_path / "secret")
-    (folder / "loop.py").symlink_to(folder / "loop.py")
-    for file in ("linked.py", "linked/key.py", "../secret/key.py", str(tmp_path / "secret" / "key.py"), "loop.py"):
-        assert find_statement(stack_in(file), [folder]) is None
-    (folder / "own.py").symlink_to(folder / "real.py")
-    (folder / "real.py").write_text("def f(x):\n    return x.to()\n")
-    assert find_statement(stack_in("own.py"), [folder]) is not None
-
-
-@pytest.mark.parametrize("file", ["a" * 300_000 + ".py", "a/" * 500_000 + "b.py", "nul\0.py", "../" * 9 + "x.py", ""])
-def test_names_that_no_file_can_have(file: str, tmp_path: Path) -> None:
-    assert find_statement(stack_in(file), [tmp_path]) is None
-
-
-DEEP = {
-    "parentheses": "(" * 100_000 + "x" + ")" * 100_000,
-    "some parentheses": "(" * 150 + "x" + ")" * 150,
-    "calls": "x" + ".to()" * 5000,
-    "fewer calls": "x" + ".to()" * 900,
-    "signs": "-" * 100_000 + "x",
-    "attributes": "x" + ".y" * 100_000,
-    "brackets": "[" * 199 + "]" * 199,
-}
-
-
-@pytest.mark.parametrize("what", DEEP)
-def test_a_source_nested_too_deep_is_no_traceback(what: str, tmp_path: Path) -> None:
-    (tmp_path / "deep.py").write_text(f"def f(x):\n    return {DEEP[what]}.to()\n")
-    find_statement(stack_in("deep.py"), [tmp_path])
-
-
-def test_odd_escapes_in_a_source_are_not_our_warnings(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    (tmp_path / "odd.py").write_text('def f(x):\n    "\\d"\n    assert (x, 1)\n    return x.to() if x is 1 else 0\n')
-    assert find_statement(stack_in("odd.py"), [tmp_path]) is not None
-    assert not recwarn.list
+def test_a_line_outside_the_function_or_without_a_call_is_of_another_version(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(AS_TEXT)
+    assert "no function forward is on line 1" in why_not_in(tmp_path, as_text(1))
+    assert "no function backward is on line 7" in why_not_in(tmp_path, as_text(7, "backward"))
+    assert why_not_in(tmp_path, as_text(8)).endswith("line 8 calls nothing")

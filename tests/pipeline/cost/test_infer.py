@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from stepscope.model import ModelSpec, load_model
-from stepscope.pipeline.attribute import attribute
-from stepscope.pipeline.cost.infer import infer_tp
+import stepscope
+from stepscope.model import Deployment, ModelSpec, load_model
+from stepscope.pipeline.attribute import WorkGroup, attribute
+from stepscope.pipeline.cost.infer import infer_slots, infer_tp, settle
 from stepscope.pipeline.link import link
 from stepscope.pipeline.load import load
 from stepscope.pipeline.steps import find_steps
@@ -36,3 +38,32 @@ def test_the_group_is_the_one_that_the_products_fit(trace: str, model: str, tp: 
     if not (TRACES / trace).is_file():
         pytest.skip("the shared traces are not here")
     assert inferred(TRACES / trace, load_model(model)) == tp
+
+
+def test_a_diagnosis_says_what_it_inferred() -> None:
+    """lab.py indexes a pool of 495,552 rows on each layer; its products are those of one rank of eight."""
+    trace = TRACES / "h200-decode" / "eager-gather.json.gz"
+    if not trace.is_file():
+        pytest.skip("the shared traces are not here")
+    model = stepscope.diagnose([trace], model="glm-5").model
+    assert model is not None
+    assert (model.tp, model.pool_slots) == (8, 495_552)
+    assert len([note for note in model.notes if "inferred" in note or "are those of the tensor" in note]) == 2
+
+
+def test_what_was_told_is_not_inferred() -> None:
+    told = Deployment.of("glm-5", 4, None)
+    assert settle(told, []) == told
+    assert settle(Deployment.of(None, None, None), []).parallel is None
+
+
+def test_two_tensors_with_the_pools_row_leave_its_slots_open() -> None:
+    def indexes(slots: int) -> WorkGroup:
+        group = Mock(spec=WorkGroup)
+        group.op, group.input_shapes = "aten::index", [[slots, 1, 576], []]
+        return group
+
+    pool = Deployment.of("glm-5", None, None).kv_pool
+    assert infer_slots(pool, [indexes(4096), indexes(4096)]) == 4096
+    assert infer_slots(pool, [indexes(4096), indexes(8192)]) is None
+    assert infer_slots(pool, []) is None

@@ -101,6 +101,11 @@ def test_rows_that_an_index_reads_are_told_by_a_kernel_with_a_block_a_row() -> N
     assert work_of(Call("aten::index", [[495552, 1, 576], []], [FP8, None], {}, "another", (1024, 1, 1))) is None
 
 
+def test_a_gather_of_rows_reads_an_index_for_each() -> None:
+    call = Call("aten::gather", [[100, 8], [], [3, 8]], [BF16, None, INT64], {}, GATHER, (3, 1, 1))
+    assert work_of(call) == Work(3 * 8 + 2 * 3 * 8 * 2)
+
+
 def test_fused_experts_read_those_that_are_hit() -> None:
     """One token hits 8 of 64 experts: an eighth of both weights, and 8 × 3 products of 6144 × 256."""
     shapes = [[1, 6144], [64, 512, 6144], [64, 6144, 256], [1, 8], [1, 8]]

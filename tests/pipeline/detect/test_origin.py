@@ -64,6 +64,13 @@ def found(trace: Kineto, folder: Path) -> Finding:
     return finding(diagnosed(trace, sources=[folder]), "kv-pool-cast")
 
 
+def missing(trace: Kineto, folder: Path) -> str:
+    """Return what is said of the line of code that could not be found."""
+    unchecked = diagnosed(trace, sources=[folder], context=1024).could_not_check
+    (row,) = (row for row in unchecked if row.rule == "kv-pool-cast")
+    return row.missing
+
+
 def test_frames_statement_and_place(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(SOURCE)
     cast = found(recorded(buffer=True), tmp_path)
@@ -78,6 +85,7 @@ def test_frames_statement_and_place(tmp_path: Path) -> None:
 
 def test_without_its_source_the_innermost_function_is_the_place(tmp_path: Path) -> None:
     cast = found(recorded(buffer=True), tmp_path)
+    assert missing(recorded(buffer=True), tmp_path) == "which statement makes the cast: app/model.py was not found"
     assert (cast.evidence.statement, cast.evidence.statement_at) == (None, None)
     assert [fix.where for fix in cast.fix if fix.kind == "code"] == ["app/model.py:5"] * 2
 
@@ -85,6 +93,10 @@ def test_without_its_source_the_innermost_function_is_the_place(tmp_path: Path) 
 def test_a_source_that_has_changed_since_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("# a line more\n# and another\n# and a third\n" + SOURCE)
     cast = found(recorded(buffer=True), tmp_path)
+    assert missing(recorded(buffer=True), tmp_path) == (
+        "which statement makes the cast: app/model.py has changed since, or is another version: no function"
+        " forward_decode is on line 5 (it begins on line 8)"
+    )
     assert (cast.evidence.statement, cast.evidence.statement_at) == (None, None)
 
 
@@ -93,3 +105,43 @@ def test_two_lines_that_cannot_be_told_apart_are_both_said(tmp_path: Path) -> No
     cast = found(recorded(buffer=False), tmp_path)
     assert (cast.evidence.statement, cast.evidence.statement_at) == (None, None)
     assert any("one of the lines 7, 9 of app/model.py" in note for note in cast.notes)
+
+
+def test_a_call_that_the_source_does_not_make_is_said(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SOURCE.replace(".to(q.dtype)", ""))
+    assert missing(recorded(buffer=True), tmp_path) == (
+        "which statement makes the cast: forward_decode in app/model.py holds no call that can have been recorded as to"
+    )
+
+
+def test_without_stacks_it_is_said_that_there_are_none(tmp_path: Path) -> None:
+    trace = recorded(buffer=True)
+    trace.events = [event for event in trace.events if event["cat"] != "python_function"]
+    cast = found(trace, tmp_path)
+    assert missing(trace, tmp_path) == "which line of code makes the cast: no Python stacks around it"
+    assert (cast.evidence.frames, cast.evidence.modules, cast.evidence.layers) == ([], [], [])
+    assert {fix.where for fix in cast.fix} == {None}
+
+
+def test_modules_and_layers_are_evidence(tmp_path: Path) -> None:
+    trace = recorded(buffer=True)
+    steps = [event for event in trace.events if event["name"] == "app/server.py(7): step"]
+    for number, event in enumerate(steps):
+        trace.frame(f"nn.Module: Layer_{number % 78}", event["ts"] + 0.25, event["dur"] - 0.5)
+    evidence = found(trace, tmp_path).evidence
+    assert (evidence.modules, evidence.layers) == (["Layer_0"], list(range(78)))
+
+
+def test_a_cast_within_torch_is_placed_in_your_code(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SOURCE)
+    trace = recorded(buffer=True)
+    casts = [event for event in trace.events if event["name"].startswith("<built-in method to")]
+    for event in casts:
+        event["name"] = "torch/_tensor.py(100): to"
+    cast = found(trace, tmp_path)
+    assert [(frame.function, frame.yours) for frame in cast.evidence.frames] == [
+        ("step", True),
+        ("forward_decode", True),
+        ("to", False),
+    ]
+    assert cast.evidence.statement_at == "app/model.py:6"

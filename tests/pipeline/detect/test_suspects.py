@@ -52,6 +52,13 @@ def test_a_copy_that_is_no_weight_is_said_to_be_none_with_its_numbers() -> None:
     assert "285.4 M elements: neither w13's 805.3 M nor w2's 402.7 M, nor any other weight's" in reason
 
 
+def test_a_dense_models_largest_weights_are_named() -> None:
+    """Llama-3.1-8B at TP 2: 64,128 rows of the vocabulary, 4096 wide."""
+    cast = Work(TO_BF16, 800, grid=(557_496, 1, 1))
+    found = row(diagnosed(graphed([[cast, Work(ADD, 5)]] * 3), model="llama-3.1-8b", tp=2), "weight dequantisation")
+    assert "neither embedding's 262.7 M nor lm_head's 262.7 M, nor any other weight's" in found.reason
+
+
 def test_a_copy_as_large_as_a_weight_cannot_be_told_from_it() -> None:
     cast = Work(TO_BF16, 800, grid=(786_432, 1, 1))  # 402,653,184 elements: w2
     found = row(diagnosed(graphed([[cast, Work(ADD, 5)]] * 3)), "weight dequantisation")
@@ -70,6 +77,17 @@ def test_launching_is_ruled_out_with_the_gpus_idle_time() -> None:
     assert found.time_us_per_step == pytest.approx(21)  # between two graphs
     assert found.share_of_step == pytest.approx(21 / 1021)
     assert "the GPU is idle for 2.1% of the step" in found.reason
+
+
+def test_few_launches_are_not_blamed_though_every_gap_ends_after_one() -> None:
+    found = row(diagnosed(eager([[Work(ADD, 2)] * 4] * 3)), "host launch")
+    assert "with 4 gaps there are too few launches to blame them" in found.reason
+
+
+def test_a_small_copy_is_told_in_full() -> None:
+    cast = copied(TO_BF16, 800, (4, 100), "c10::Float8_e4m3fn", "c10::BFloat16")
+    found = row(diagnosed(eager([[cast, Work(ADD, 5)]] * 3)), "weight dequantisation")
+    assert "the largest copy moves 400 elements: neither w13's 805.3 M" in found.reason
 
 
 def test_a_smaller_copy_may_be_a_weight_beside_a_large_one_that_is_none() -> None:

@@ -254,11 +254,12 @@ def test_a_trace_larger_than_the_limit_is_not_kept(kept: Cache, file: Path) -> N
     assert entries(kept) == []
 
 
-def test_what_another_version_kept_is_not_read(
-    kept: Cache, file: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("what", "other"), [("__version__", "0.0.0+other"), ("_FORMAT", 0)])
+def test_what_another_version_kept_is_not_read(  # noqa: PLR0917 -- fixtures
+    what: str, other: object, kept: Cache, file: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(file, cache=kept)
-    monkeypatch.setattr(cache, "__version__", "0.0.0+other")
+    monkeypatch.setattr(cache, what, other)
     load(file, cache=kept)
     load(file, cache=kept)
     assert (len(reads), len(entries(kept))) == (2, 2)
@@ -346,3 +347,13 @@ def test_damage_is_told_again_from_the_cache(kept: Cache, tmp_path: Path) -> Non
     codes = [[warning.code for warning in load(path, cache=kept).warnings] for _ in range(2)]
     assert codes == [["damaged-compression", "cut-file"]] * 2
     assert len(entries(kept)) == 1
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_name: str) -> str:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("platformdirs.user_cache_dir", homeless)
+    assert Cache.of_user() is None
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: f"~/.cache/{name}")
+    assert Cache.of_user() is None

@@ -109,6 +109,15 @@ def test_tables_have_the_columns_that_the_schema_declares(tmp_path: Path) -> Non
         assert getattr(trace, name).schema == schema.polars_schema(columns)
 
 
+def test_stacks_and_modules_of_an_op_are_kept_and_empty_or_odd_ones_are_none(tmp_path: Path) -> None:
+    told = span(ts=1, args={"Call stack": "a.py(1): f;b.py(2): g", "Module Hierarchy": "TOP(C)::forward."})
+    empty = span(ts=2, args={"Call stack": "", "Module Hierarchy": ""})
+    odd = span(ts=3, args={"Call stack": [{"a": 1}], "Module Hierarchy": 7})
+    trace = load_events(tmp_path, told, empty, odd, span(ts=4))
+    assert trace.ops["call_stack"].to_list() == ["a.py(1): f;b.py(2): g", None, None, None]
+    assert trace.ops["module_hierarchy"].to_list() == ["TOP(C)::forward.", None, None, None]
+
+
 @pytest.mark.parametrize(
     ("category", "table", "kind"),
     [

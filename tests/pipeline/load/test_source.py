@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from stepscope import load
-from stepscope.errors import ExitCode, NotATraceError, UsageError
+from stepscope.errors import ExitCode, NotATraceError, PartNotInstalledError, UsageError
 from stepscope.pipeline.load import find_traces, source
 from stepscope.pipeline.load.source import Source
 
@@ -219,14 +219,34 @@ def test_a_url_is_read_through_fsspec(pack: Callable[[bytes], bytes]) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["nonsense://host/t.json", "memory://no/such/file.json", "s3://bucket/t.json", "://", "file:///no/such/t.json"],
+    ["nonsense://host/t.json", "memory://no/such/file.json", "://", "file:///no/such/t.json"],
 )
-def test_a_url_that_cannot_be_opened_is_wrong_usage_in_one_sentence(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)  # not installed
+def test_a_url_that_cannot_be_opened_is_wrong_usage_in_one_sentence(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         load(url)
     assert str(caught.value).startswith(f"{url}: cannot be opened (")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("s3://bucket/t.json", "s3fs", "s3"),
+        ("https://host.invalid/t.json", "aiohttp", "http"),
+        ("webhdfs://host.invalid/t.json", "requests", "full"),
+    ],
+)
+def test_a_url_whose_part_is_missing_names_the_command_that_installs_it(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # not installed
+    for module in ("http", "webhdfs"):
+        monkeypatch.delitem(sys.modules, f"fsspec.implementations.{module}", raising=False)
+    with pytest.raises(PartNotInstalledError) as caught:
+        load(url)
+    assert str(caught.value).startswith(f"{url}: cannot be opened (")
+    assert str(caught.value).endswith(f": pip install 'fsspec[{extra}]'")
+    assert caught.value.exit_code is ExitCode.PART_NOT_INSTALLED
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress], ids=["plain", "gzip", "zstd"])

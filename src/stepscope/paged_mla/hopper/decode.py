@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from stepscope.paged_mla.launch_table import Launch
     from stepscope.paged_mla.plan import MlaPlan
 
-_WARPS = 8
+_WARPS = 8  # that multiply
+_QUARTER = 16
+_TILE_BARRIERS = 8
 _LANES = 32
 _ALIGNMENT = 16
 
@@ -87,14 +89,15 @@ def split_defines(chosen: Launch) -> tuple[tuple[str, int], ...]:
 def split_shared_bytes(chosen: Launch) -> int:
     """Dynamic shared memory of one block, in the order in which the kernel lays it out."""
     heads = chosen.heads
-    tiles = chosen.stages * chosen.tokens * ROW
-    swapped = _WARPS * (heads // 8) * _LANES * 8
     tops = _WARPS * heads * 4
-    live = chosen.stages * chosen.tokens
-    if chosen.kernel == "mma":
-        return tiles + swapped + 2 * heads * 160 + tops + live
-    queries_and_chances = (9 + 2) * heads * 128
-    return tiles + queries_and_chances + swapped + tops + 4 * heads * 4 + live
+    if chosen.kernel == "wgmma":
+        queries_and_chances = (9 + 2) * heads * 128
+        ring = chosen.stages * _QUARTER * (ROW + 1)
+        factors_and_shifts = (1 + 4) * heads * 4
+        return queries_and_chances + ring + tops + factors_and_shifts + (2 * _TILE_BARRIERS + 3) * 8 + 2 * 4
+    tiles = chosen.stages * chosen.tokens * (ROW + 1)
+    swapped = _WARPS * (heads // 8) * _LANES * 8
+    return tiles + swapped + 2 * heads * 160 + tops
 
 
 def merge_shape(batch: int, heads: int, workers: int) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ import polars as pl
 
 from stepscope.pipeline.attribute.align import Runs, align
 from stepscope.pipeline.link import NONE, find_op_of_launch
-from stepscope.pipeline.steps import CAPTURE
+from stepscope.pipeline.steps import CAPTURE, GRAPH_LAUNCH
 from stepscope.trace import TraceWarning
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ kernels differ and whose shapes would be wrong."""
 GOOD_ALIGNED = 0.95
 """A smaller share of the replayed kernels' number or time is worth a warning."""
 
-_GRAPH_LAUNCH = "GraphLaunch"
 _END_CAPTURE = "StreamEndCapture"
 _MOST_KERNELS = 1 << 14
 """A replay of more kernels is damage, and would take much memory to line up."""
+_MOST_PAIRS = 1 << 12
+"""So many pairs of streams, one of a replay and one of the donor, are lined up; a replay uses a few streams."""
 _GRID = ("grid_x", "grid_y", "grid_z")
 _AMBIGUOUS = TraceWarning(
     "capture-trace-ambiguous",
@@ -70,9 +71,10 @@ class Donor:
     trace: Trace
     method: JoinMethod
     kernels: pl.DataFrame
-    """`name`, grid, `stream` and `op` (row of `trace.ops`, or null) of its kernels, without what graphs replayed.
+    """`name`, grid, `device`, `stream` and `op` (row of `trace.ops`, or null) of its kernels, without what graphs
+    replayed.
 
-    They stand in the order in which they ran; after them, in order, those that were captured.
+    They stand in the order in which they ran; after them, in order, those that were captured, which have no device.
     """
 
     captures: int
@@ -88,7 +90,7 @@ class Donor:
         return cls(
             trace,
             JoinMethod.CAPTURE_LAUNCHES if called.str.contains(CAPTURE).any() else JoinMethod.EAGER_TWIN,
-            pl.concat([ran.select("name", *_GRID, "stream", "op"), _captured(trace)], how="diagonal"),
+            pl.concat([ran.select("name", *_GRID, "device", "stream", "op"), _captured(trace)], how="diagonal"),
             int(called.str.contains(_END_CAPTURE).sum()),
         )
 
@@ -119,11 +121,7 @@ def join(linked: Linked, donor: Donor) -> Joined:
     time_share = float(duration[aligned[replayed]].sum() / max(duration.sum(), 1))
     share = float(aligned[replayed].mean())
     if share < (MIN_ALIGNED if with_grid else MIN_ALIGNED_BY_NAME):
-        message = (
-            f"{share:.1%} of the replayed kernels line up with those of --capture-trace, so it is of another model or"
-            " batch size: nothing was joined"
-        )
-        return Joined(linked, None, nothing, (TraceWarning("capture-trace-differs", message),))
+        return Joined(linked, None, nothing, (_refusal(linked, donor, replayed, share),))
     op = np.append(donor.kernels["op"].fill_null(NONE).to_numpy(), NONE)[found]
     joined = pl.Series("donor_op", op)
     kernels = linked.kernels.with_columns(joined.set(joined == NONE, None))
@@ -153,6 +151,23 @@ def _has_grids(kernels: pl.DataFrame) -> bool:
     return kernels["grid_x"].null_count() < kernels.height / 2
 
 
+def _refusal(linked: Linked, donor: Donor, replayed: Ints, share: float) -> TraceWarning:
+    """Say why nothing was joined."""
+    _, sizes = np.unique(linked.kernels["launch"].gather(replayed).to_numpy(), return_counts=True)
+    names_none = donor.trace.launches["kernel"].is_null().all()
+    if donor.captures and names_none and donor.kernels.height < MIN_ALIGNED * sizes.min():
+        return TraceWarning(
+            "capture-trace-unnamed",
+            f"--capture-trace names {donor.kernels.height:,} kernels, fewer than a replay has: CUDA's launches into a"
+            " graph name none, so the passes that warm up for the capture must be recorded too; nothing was joined",
+        )
+    return TraceWarning(
+        "capture-trace-differs",
+        f"{share:.1%} of the replayed kernels line up with those of --capture-trace, so it is of another model or"
+        " batch size: nothing was joined",
+    )
+
+
 def _differences(share: float, time_share: float) -> Iterator[TraceWarning]:
     if min(share, time_share) < GOOD_ALIGNED:
         message = (
@@ -172,7 +187,7 @@ def _captured(trace: Trace) -> pl.DataFrame:
 
 def _replayed(trace: Trace, kernels: pl.DataFrame) -> Ints:
     """Return the rows of kernels that a graph launch started, by launch, device and stream, each in order of time."""
-    is_graph = trace.launches["name"].cast(pl.String).str.contains(_GRAPH_LAUNCH)
+    is_graph = trace.launches["name"].cast(pl.String).str.contains(GRAPH_LAUNCH)
     rows = kernels.select("launch", "device", "stream").with_row_index("row")
     graph = rows.filter(pl.col("launch").is_in(is_graph.arg_true().cast(pl.Int64).implode()))
     return graph.sort("launch", "device", "stream", "row")["row"].cast(pl.Int64).to_numpy()
@@ -189,7 +204,7 @@ def _find(linked: Linked, donor: Donor, replayed: Ints, same: Sequence[str]) -> 
     """
     kernels = linked.kernels[replayed]
     codes, donor_codes = _codes(kernels, donor.kernels, same)
-    there = _There(donor_codes, donor.kernels["stream"].fill_null(NONE).to_numpy(), Runs(donor_codes))
+    there = _per_device(donor, donor_codes)
     streams = kernels.select("device", "stream").fill_null(NONE).to_numpy()
     launch = kernels["launch"].to_numpy()
     new_stream = np.any(np.diff(streams, axis=0, prepend=streams[:1] - 1) != 0, axis=1)
@@ -201,17 +216,27 @@ def _find(linked: Linked, donor: Donor, replayed: Ints, same: Sequence[str]) -> 
         starts = np.flatnonzero(new_stream[begin:end] | new_replay[begin:end])
         key = codes[begin:end].tobytes(), starts.tobytes()
         if key not in known:
-            known[key] = _match(codes[begin:end], starts, np.argsort(replayed[begin:end]), there)
+            in_time = np.argsort(replayed[begin:end])
+            matches = [_match(codes[begin:end], starts, in_time, part) for part in there]
+            known[key] = max(matches, key=lambda match: int((match != NONE).sum()), default=np.full(end - begin, NONE))
         found[replayed[begin:end]] = known[key]
     return found
 
 
 class _There(NamedTuple):
-    """The donor's kernels, in order."""
+    """The donor's kernels on one device, or those that were captured, in order."""
 
+    rows: Ints
     codes: Ints
     stream: Ints
     runs: Runs
+
+
+def _per_device(donor: Donor, codes: Ints) -> list[_There]:
+    """Divide the donor's kernels: what runs on two devices interleaves by chance, and streams have equal numbers."""
+    device, stream = donor.kernels.select("device", "stream").fill_null(NONE).to_numpy().T
+    parts = [np.flatnonzero(device == number) for number in np.unique(device)]
+    return [_There(rows, codes[rows], stream[rows], Runs(codes[rows])) for rows in parts]
 
 
 def _match(codes: Ints, starts: Ints, in_time: Ints, donor: _There) -> Ints:
@@ -228,7 +253,10 @@ def _match(codes: Ints, starts: Ints, in_time: Ints, donor: _There) -> Ints:
         return matches
     near = donor.runs.window(codes[in_time])
     streams = donor.stream[near]
-    places = [np.flatnonzero(streams == stream) + near.start for stream in np.unique(streams)]
+    known = np.unique(streams)
+    if starts.size * known.size > _MOST_PAIRS:
+        return matches
+    places = [np.flatnonzero(streams == stream) + near.start for stream in known]
     for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), codes.size], strict=True):
         best = 0
         for rows in places:
@@ -236,7 +264,7 @@ def _match(codes: Ints, starts: Ints, in_time: Ints, donor: _There) -> Ints:
             if here.size > best:
                 best = here.size
                 matches[begin:end] = NONE
-                matches[begin + here] = rows[there]
+                matches[begin + here] = donor.rows[rows[there]]
     return matches
 
 

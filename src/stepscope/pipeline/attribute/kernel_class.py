@@ -8,9 +8,9 @@ from importlib import resources
 
 import msgspec
 
+from stepscope.kernel_name import without_arguments
+
 UNCLASSIFIED = "unclassified"
-LOOKED_AT = 4096
-"""So much of a name is looked at: a pattern's time can grow with the square of it."""
 
 
 class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kernel_class": "class"}):
@@ -36,7 +36,7 @@ def kernel_class(kind: str, name: str) -> str:
     """Return the class of GPU work of this kind (`kernel`, `memcpy`, `memset`) and name."""
     if kind != "kernel":
         return kind
-    head = name[:LOOKED_AT]
+    head = without_arguments(name)
     return next((known for expression, known in _compiled() if expression.search(head)), UNCLASSIFIED)
 
 

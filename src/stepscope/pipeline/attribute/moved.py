@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from stepscope.dtypes import torch_name
-from stepscope.pipeline.attribute.kernel_class import LOOKED_AT
+from stepscope.kernel_name import LOOKED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,19 +1,69 @@
-"""The Python stack around an op, and what the innermost function did up to it."""
+"""The Python stack around an op, where it is your code, and what that code called up to the op."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.pipeline.attribute.code_owner import INTERNAL, is_yours
+from stepscope.pipeline.attribute.modules import modules_of_hierarchy
+
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from stepscope.trace import Trace
 
 FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 """What the frame of a Python function is named; frames of modules and built-ins are not."""
+MODULE = "nn.Module: "
+"""What the frame of a module's call begins with."""
+MOST_CALLS = 256
+"""So many calls on each side of the op are looked at; a server's loop has made millions."""
 _BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>\w+)\b")
+_COMPILER = "torch/_dynamo/"
+_BETWEEN = ";"
+"""Between the functions of a `Call stack`, of which the innermost comes first."""
+
+
+class CallKind(StrEnum):
+    """What a call was recorded as, which says how its name and the source's agree."""
+
+    FUNCTION = "function"
+    """A Python function: by the name of its definition, which a decorator or an alias hides."""
+    COMPILED = "compiled"
+    """What torch.compile runs: within a function that it compiled, in place of the function's own calls."""
+    BUILT_IN = "built-in"
+    """A function written in C: by its own name."""
+    MODULE = "module"
+    """The call of a module, by its class."""
+    OP = "op"
+    """An op that Python called by no name, such as an operator's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that a function made."""
+
+    name: str
+    """Of an op without `aten::`, of a module its class."""
+    kind: CallKind
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a function called itself, in order; at most `MOST_CALLS` before the op's, and as many after."""
+
+    until: tuple[Call, ...]
+    """Up to the call that the op is in, or that is the op."""
+    later: tuple[Call, ...] = ()
+    from_start: bool = True
+    """Whether these are all since the function began."""
+    to_end: bool = False
+    """Whether these are all until it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,57 +79,131 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The functions around an op, outermost first, and the calls that the innermost made, the op's own last."""
+    """The functions and modules around an op, outermost first, and what your code called, the op's own call last."""
 
     frames: tuple[StackFrame, ...]
-    calls: tuple[str, ...]
-    """Names in order: of functions and built-ins, and of ops that Python did not call by a name, without `aten::`."""
+    place: int
+    """Which of the frames is the innermost of your code; the innermost of all where none is."""
+    calls: Calls | None
+    """What that frame called; None where stacks were recorded as text: the frames' lines are those of the calls."""
+    modules: tuple[str, ...] = ()
+
+    @property
+    def frame(self) -> StackFrame:
+        """The innermost frame of your code."""
+        return self.frames[self.place]
 
 
-def stack_of(trace: Trace, op: int) -> Stack | None:
-    """Return the stack around row `op` of `trace.ops`; None where no Python function was recorded around it."""
+def stack_of(trace: Trace, op: int, internal: Collection[str] = INTERNAL) -> Stack | None:
+    """Return the stack around row `op` of `trace.ops`; None where no Python function was recorded around it.
+
+    Args:
+        trace: the trace.
+        op: row of `trace.ops`.
+        internal: packages whose functions are not your code.
+    """
     start, duration, thread = trace.ops.select("start_ns", "duration_ns", "thread").row(op)
-    on_thread = trace.frames.filter(pl.col("thread") == thread)
-    ends = pl.col("start_ns") + pl.col("duration_ns")
-    around = on_thread.filter((pl.col("start_ns") <= start) & (ends >= start + duration)).sort(
-        "start_ns", "duration_ns", descending=[False, True]
-    )
-    functions = [
-        (FUNCTION.match(name), low, low + length)
-        for name, low, length in around.select(pl.col("name").cast(pl.String), "start_ns", "duration_ns").iter_rows()
-    ]
-    named = [(found, low, high) for found, low, high in functions if found]
-    if not named:
-        return None
-    first_end = on_thread.select(ends.min()).item()
+    end = start + duration
+    on_thread = trace.frames.with_row_index("row").filter(pl.col("thread") == thread)
+    around = _around(on_thread, start, end)
+    rows = around.select("row", pl.col("name").cast(pl.String), "start_ns", "duration_ns").iter_rows()
+    functions = [(row, found, low, low + length) for row, name, low, length in rows if (found := FUNCTION.match(name))]
+    if not functions:
+        return _recorded_as_text(trace, op, internal)
+    first_end = on_thread.select((pl.col("start_ns") + pl.col("duration_ns")).min()).item()
     frames = tuple(
-        StackFrame(found["file"], int(found["line"]), found["function"], was_running=begin < first_end)
-        for found, begin, _ in named
+        StackFrame(found["file"], int(found["line"]), found["function"], was_running=low < first_end)
+        for _, found, low, _ in functions
     )
-    _, low, high = named[-1]
-    return Stack(frames, _calls(trace, thread, low, high, start))
+    place = place_of(frames, internal)
+    row, _, low, high = functions[place]
+    outer = around["row"].to_list()
+    calls = _calls(trace, on_thread, outer[: outer.index(row) + 1], (thread, low, high, start))
+    calls = replace(calls, from_start=calls.from_start and not frames[place].was_running)
+    names = around["name"].cast(pl.String)
+    modules = names.filter(names.str.starts_with(MODULE)).str.strip_prefix(MODULE)
+    return Stack(frames, place, calls, tuple(modules))
 
 
-def _calls(trace: Trace, thread: int, low: int, high: int, until: int) -> tuple[str, ...]:
-    """Return what a function running in [low, high) called directly, up to time `until`."""
-    inside = (pl.col("thread") == thread) & (pl.col("start_ns") >= low) & (pl.col("start_ns") <= until)
-    within = inside & (pl.col("start_ns") + pl.col("duration_ns") <= high) & (pl.col("duration_ns") < high - low)
+def frames_of_text(call_stack: str) -> tuple[StackFrame, ...]:
+    """Return the functions of a `Call stack`, outermost first; what is no function is left out."""
+    functions = (FUNCTION.match(name) for name in reversed(call_stack.split(_BETWEEN)))
+    return tuple(StackFrame(found["file"], int(found["line"]), found["function"]) for found in functions if found)
+
+
+def _around(table: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
+    """Return the spans that enclose a time, outermost first."""
+    ends = pl.col("start_ns") + pl.col("duration_ns")
+    return table.filter((pl.col("start_ns") <= start) & (ends >= end)).sort(
+        "start_ns", "duration_ns", descending=[False, True], maintain_order=True
+    )
+
+
+def place_of(frames: Sequence[StackFrame], internal: Collection[str]) -> int:
+    """Return which of the frames, outermost first, is the innermost of your code; the last where none is."""
+    yours = [number for number, frame in enumerate(frames) if is_yours(frame.file, internal)]
+    return yours[-1] if yours else len(frames) - 1
+
+
+def _calls(trace: Trace, on_thread: pl.DataFrame, outer: Sequence[int], within: tuple[int, int, int, int]) -> Calls:
+    """Return what a function called directly.
+
+    Args:
+        trace: the trace.
+        on_thread: the frames of the function's thread, with their `row`.
+        outer: the rows of the function itself and of the frames around it.
+        within: its thread, where it begins and ends, and when the op began.
+    """
+    thread, low, high, at = within
+    end = pl.col("start_ns") + pl.col("duration_ns")
+    inside = (pl.col("start_ns") >= low) & (end <= high)
+    is_within = pl.col("duration_ns") < high - low  # an op around the function itself is none of its calls
     columns = ("start_ns", "duration_ns", pl.col("name").cast(pl.String))
-    rows = sorted(
-        [(s, -d, 0, name) for s, d, name in trace.frames.filter(within).select(columns).iter_rows()]
-        + [(s, -d, 1, name) for s, d, name in trace.ops.filter(within).select(columns).iter_rows()]
+    frames = on_thread.filter(inside & ~pl.col("row").is_in(outer)).select(*columns, is_op=pl.lit(value=False))
+    on_its_thread = pl.col("thread") == thread
+    ops = trace.ops.filter(on_its_thread & inside & is_within).select(*columns, is_op=pl.lit(value=True))
+    spans = pl.concat([frames, ops]).sort(
+        "start_ns", "duration_ns", "is_op", descending=[False, True, False], maintain_order=True
     )
-    calls, free_from = [], low
-    for s, negative_duration, _, name in rows:
-        if s >= free_from:
-            calls.append(_call_name(name))
-            free_from = s - negative_duration
-    return tuple(calls)
+    direct = spans.filter(pl.col("start_ns") >= end.cum_max().shift(1, fill_value=low))
+    until, later = direct.filter(pl.col("start_ns") <= at), direct.filter(pl.col("start_ns") > at)
+    is_over = bool(on_thread.select(((pl.col("start_ns") >= high) & ~pl.col("row").is_in(outer)).any()).item())
+    return Calls(
+        _named(until.tail(MOST_CALLS)),
+        _named(later.head(MOST_CALLS)),
+        from_start=until.height <= MOST_CALLS,
+        to_end=is_over and later.height <= MOST_CALLS,
+    )
 
 
-def _call_name(name: str) -> str:
-    built_in = _BUILT_IN.match(name)
+def _named(spans: pl.DataFrame) -> tuple[Call, ...]:
+    return tuple(_call(name, is_op=is_op) for name, is_op in spans.select("name", "is_op").iter_rows())
+
+
+def _call(name: str, *, is_op: bool) -> Call:
+    built_in, function = _BUILT_IN.match(name), FUNCTION.match(name)
+    if is_op:
+        return Call(name.removeprefix("aten::"), CallKind.OP)
     if built_in:
-        return built_in["name"]
-    function = FUNCTION.match(name)
-    return function["function"] if function else name.removeprefix("aten::")
+        return Call(built_in["name"], CallKind.BUILT_IN)
+    if name.startswith(MODULE):
+        return Call(name.removeprefix(MODULE).rpartition("_")[0], CallKind.MODULE)
+    if function is None:
+        return Call(name, CallKind.FUNCTION)
+    is_compiled = _COMPILER in function["file"].replace("\\", "/")
+    return Call(function["function"], CallKind.COMPILED if is_compiled else CallKind.FUNCTION)
+
+
+def _recorded_as_text(trace: Trace, op: int, internal: Collection[str]) -> Stack | None:
+    """Return the stack that stands on the op or, where it has none, on the innermost op around it."""
+    start, duration, thread = trace.ops.select("start_ns", "duration_ns", "thread").row(op)
+    told = pl.col("call_stack").is_not_null() & (pl.col("thread") == thread)
+    around = _around(trace.ops.filter(told), start, start + duration)
+    if not around.height:
+        return None
+    call_stack, hierarchy = around.select(pl.col("call_stack", "module_hierarchy").cast(pl.String)).row(-1)
+    frames = frames_of_text(call_stack)
+    if not frames:
+        return None
+    modules = tuple(modules_of_hierarchy(hierarchy)) if hierarchy else ()
+    return Stack(frames, place_of(frames, internal), None, modules)

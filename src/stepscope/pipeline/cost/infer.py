@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
-from stepscope.model import How, Parallel, match_shape, rank_weights
+from stepscope.model import How, Mla, Parallel, match_shape, rank_weights
 from stepscope.pipeline.cost.ops import as_gemm, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from stepscope.model import ModelSpec
+    from stepscope.model import Deployment, KVPoolLayout, ModelSpec
     from stepscope.pipeline.attribute import WorkGroup
 
+_CACHE_OPS = {"aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::index_select"}
+"""Ops whose first input is looked up in, or written to, by row: with the pool's row, that is the pool."""
 _GROUPS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Sizes of tensor-parallel groups that are tried."""
 LEAST_SHAPES = 2
 """So many multiplications must fit a size: one may do so by chance."""
+
+
+def settle(deployment: Deployment, groups: Sequence[WorkGroup]) -> Deployment:
+    """Return the deployment with the ranks and the pool's slots, where they were not told and shapes determine them.
+
+    Each comes with a note that says so.
+    """
+    spec, notes = deployment.spec, list(deployment.notes)
+    if spec is None:
+        return deployment
+    parallel, slots = deployment.parallel, deployment.pool_slots
+    if parallel is None and (tp := infer_tp(spec, groups)) is not None:
+        parallel = Parallel(tp)
+        notes.append(f"--tp {tp} is inferred: the shapes of the recorded multiplications fit no other number of ranks")
+    if slots is None and isinstance(spec.attention, Mla) and (slots := infer_slots(deployment.kv_pool, groups)):
+        notes.append(f"the KV pool's {slots:,} slots are those of the tensor that the trace's ops index")
+    weights = deployment.weights or (rank_weights(spec, parallel, deployment.formats) if parallel else ())
+    return replace(deployment, parallel=parallel, weights=weights, pool_slots=slots, notes=tuple(notes))
+
+
+def infer_slots(pool: KVPoolLayout, groups: Iterable[WorkGroup]) -> int | None:
+    """Return the slots of the one tensor with the pool's row that ops index; None where there is none, or several."""
+    indexed = {
+        pool.slots_of_shape(group.input_shapes[0])
+        for group in groups
+        if group.op in _CACHE_OPS and group.input_shapes and group.input_shapes[0]
+    }
+    slots = indexed - {None}
+    return slots.pop() if len(slots) == 1 else None
 
 
 def infer_tp(spec: ModelSpec, groups: Iterable[WorkGroup]) -> int | None:

@@ -6,7 +6,7 @@ The roofline: work takes at least as long as its bytes at the memory's rate, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from stepscope.hardware import Figure, Gpu
     from stepscope.pipeline.cost.work import Work
+
+_ANY_TYPE = "BFloat16"
 
 
 class Bound(StrEnum):
@@ -34,30 +36,73 @@ class Ceilings:
     """Memory, in 1e9 bytes/s, bytes read plus bytes written."""
     tflops: Mapping[str, float]
     """Matrix units, in 1e12 operations/s, by type."""
+    link_gb_per_s: float | None = None
+    """To all peers together, in 1e9 bytes/s in one direction; None: not known."""
+    collective_latency_us: float | None = None
+    """What a collective of a few bytes takes; None: not known."""
+    least_kernel_us: float | None = None
+    """What the device takes for an empty kernel; None: not known."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where each rate comes from: by type, and `memory`, `link`, `latency`."""
 
     @classmethod
     def of(cls, gpu: Gpu | None) -> Self | None:
         """Return a GPU's ceilings; None where its memory's rate is not known."""
-        if gpu is None or gpu.memory_gb_per_s is None:
+        memory = None if gpu is None else gpu.memory_measured_gb_per_s or gpu.memory_gb_per_s
+        if gpu is None or memory is None:
             return None
         known = {
             "BFloat16": gpu.bf16_measured_tflops or gpu.bf16_tflops,
-            "Float8_e4m3fn": gpu.fp8_tflops,
+            "Float8_e4m3fn": gpu.fp8_measured_tflops or gpu.fp8_tflops,
             "Float4": gpu.fp4_tflops,
         }
-        tflops = {dtype: figure.value for dtype, figure in known.items() if figure is not None}
-        return cls(_value(gpu.memory_measured_gb_per_s or gpu.memory_gb_per_s), tflops)
+        figures = {**known, "memory": memory, "link": gpu.link_gb_per_s, "latency": gpu.collective_latency_us}
+        return cls(
+            gb_per_s=memory.value,
+            tflops={dtype: figure.value for dtype, figure in known.items() if figure is not None},
+            link_gb_per_s=_value(gpu.link_gb_per_s),
+            collective_latency_us=_value(gpu.collective_latency_us),
+            least_kernel_us=_value(gpu.graph_kernel_us),
+            sources={name: figure.source for name, figure in figures.items() if figure is not None},
+        )
 
-    def floor(self, work: Work) -> tuple[float, Bound]:
-        """Return the least time of the work in µs, and what bounds it.
-
-        A type without a matrix unit of its own is converted and multiplied as BF16.
-        """
-        memory_us = work.bytes / self.gb_per_s / 1e3
-        rate = self.tflops.get(work.multiply_dtype) or self.tflops.get("BFloat16")
-        compute_us = work.flops / rate / 1e6 if rate else 0.0
+    def floor(self, *works: Work) -> tuple[float, Bound]:
+        """Return the least time in µs of works whose traffic and arithmetic all overlap, and what bounds it."""
+        memory_us = sum(work.bytes for work in works) / self.gb_per_s / 1e3
+        compute_us = sum(self._compute_us(work) for work in works)
         return (memory_us, Bound.MEMORY) if memory_us >= compute_us else (compute_us, Bound.COMPUTE)
 
+    def call_floor(self, work: Work) -> tuple[float, Bound]:
+        """Return the least time in µs of one call that runs by itself, and what bounds it.
 
-def _value(figure: Figure) -> float:
-    return figure.value
+        A collective also takes its exchange. No call takes less than an empty kernel: one whose work takes less is
+        bound by latency.
+        """
+        floor_us, bound = self.floor(work)
+        if work.sent_bytes is not None:
+            floor_us, bound = max((floor_us, bound), self.exchange(1, work.sent_bytes))
+        least_us = self.least_kernel_us or 0.0
+        return (floor_us, bound) if floor_us >= least_us else (least_us, Bound.LATENCY)
+
+    def exchange(self, count: float, bytes_each: float) -> tuple[float, Bound]:
+        """Return the least time in µs of `count` collectives in which a rank sends so many bytes, and what bounds it.
+
+        Each takes the latency and the bytes at the links' rate (R. Hockney, "The communication challenge for MPP",
+        Parallel Computing 20 (3), 1994); what is not known of the two counts nothing. Bytes over links are `memory`.
+        """
+        latency_us = self.collective_latency_us or 0.0
+        moving_us = bytes_each / self.link_gb_per_s / 1e3 if self.link_gb_per_s else 0.0
+        bound = Bound.LATENCY if latency_us >= moving_us else Bound.MEMORY
+        return count * (latency_us + moving_us), bound
+
+    def multiplied_as(self, dtype: str) -> str:
+        """Return the type that a type is multiplied in: its own where there is a rate for it, else BF16."""
+        return dtype if dtype in self.tflops else _ANY_TYPE
+
+    def _compute_us(self, work: Work) -> float:
+        rate = self.tflops.get(self.multiplied_as(work.multiply_dtype))
+        return work.flops / rate / 1e6 if rate else 0.0
+
+
+def _value(figure: Figure | None) -> float | None:
+    return None if figure is None else figure.value

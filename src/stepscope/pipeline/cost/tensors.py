@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.model import Component, How, match_shape
+from stepscope.model import How, match_shape
 from stepscope.pipeline.cost.ops import as_gemm
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ class Tensors:
     """The tensors of the model on one rank, as shapes of a phase's ops are compared with them."""
 
     weights: Sequence[Weight]
-    """Those that a shape can name: not the norms', which are as wide as any activation."""
     kv_pool: KVPoolLayout
     slots: int
     """Rows of the largest tensor that has the pool's row; what has fewer was gathered from it."""
@@ -33,8 +32,7 @@ class Tensors:
         pool = deployment.kv_pool
         shapes = [shape for group in groups for shape in group.input_shapes or ()]
         slots = max((pool.slots_of_shape(shape) or 0 for shape in shapes), default=0)
-        weights = [weight for weight in deployment.weights if weight.component is not Component.NORM]
-        return cls(weights, pool, slots)
+        return cls(deployment.weights, pool, slots)
 
     def name(self, call: Call) -> str | None:
         """Return what a call multiplies by, looks up or moves, for people; None where nothing fits."""

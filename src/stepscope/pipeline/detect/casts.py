@@ -1,4 +1,4 @@
-"""Evidence that rules about casts share: one cast group as a document's fields, and where it comes from."""
+"""Evidence that rules about casts share: one cast group as a document's fields."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope import units
-from stepscope.document import Evidence, Frame, Group
-from stepscope.pipeline.attribute.stacks import stack_of
-from stepscope.pipeline.attribute.statement import Statement, find_statement
+from stepscope.document import Evidence, Group
 from stepscope.pipeline.whatif import Change
 from stepscope.trace import intervals
 
@@ -18,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.pipeline.attribute import WorkGroup
-    from stepscope.pipeline.attribute.stacks import Stack
     from stepscope.pipeline.cost import Transfer
+    from stepscope.pipeline.detect.origin import Origin
     from stepscope.pipeline.detect.rule import Case
 
 INSTRUCTION_BOUND = 0.5
@@ -27,38 +25,6 @@ INSTRUCTION_BOUND = 0.5
 MIN_US_TO_JUDGE = 20.0
 """A shorter kernel reaches no memory rate, however good: its start and end take a µs or two, its ramps as long."""
 _INSTRUCTION_BOUND_REASON = "most likely it is bound by instructions, not by memory"
-
-
-class Origin:
-    """Where a group of work comes from in the user's code."""
-
-    def __init__(self, case: Case, group: WorkGroup) -> None:
-        op = case.linked.op_of(int(group.rows[0]))
-        self.stack: Stack | None = stack_of(*op) if op is not None else None
-        self.statement: Statement | None = find_statement(self.stack, case.sources) if self.stack else None
-
-    @property
-    def frames(self) -> list[Frame]:
-        """The functions around the op, outermost first."""
-        if self.stack is None:
-            return []
-        return [Frame(file=frame.file, line=frame.line, function=frame.function) for frame in self.stack.frames]
-
-    @property
-    def where(self) -> str | None:
-        """The statement's `file:line`, or else the innermost function's."""
-        if self.statement is not None:
-            return f"{self.statement.file}:{self.statement.lines[0]}"
-        return f"{self.stack.frames[-1].file}:{self.stack.frames[-1].line}" if self.stack else None
-
-    @property
-    def notes(self) -> list[str]:
-        """What must be said about an ambiguous statement."""
-        if self.statement is None or len(self.statement.lines) == 1:
-            return []
-        return [
-            f"The call is on one of the lines {', '.join(map(str, self.statement.lines))} of {self.statement.file}."
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +69,8 @@ def cast_evidence(case: Case, casts: Casts, origin: Origin) -> Evidence:
             )
             for group, tensor in zip(casts.groups, casts.tensors, strict=True)
         ],
+        modules=origin.modules,
+        layers=origin.layers,
         frames=origin.frames,
         statement=origin.statement.text if origin.statement and known else None,
         statement_at=origin.where if known else None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from stepscope.document import Confidence, Evidence, Fix
@@ -35,6 +35,9 @@ class Case:
     deployment: Deployment
     gpu: Gpu | None
     sources: Sequence[Path]
+    """Folders in which source files are looked for."""
+    internal: Collection[str]
+    """Packages whose functions are not the user's code."""
     has_stacks: bool
     complete: bool
     """Whether idle time can be believed."""

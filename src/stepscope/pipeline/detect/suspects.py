@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.document import RuledOut
-from stepscope.model import LINEAR, match_elements
+from stepscope.model import match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from stepscope.model import Weight
     from stepscope.pipeline.detect.rule import Case
 
 SMALL_SHARE = 0.1
@@ -19,6 +20,9 @@ SMALL_SHARE = 0.1
 
 MUCH_IDLE = 0.2
 """More idle time than this has a reason, and where no rule names it the host is not ruled out."""
+
+MANY_LATE = 0.5
+"""Where so many gaps end right after a launch and no rule names them, there are too few to say that launching is it."""
 
 _BY_CLASS = {
     "MoE GEMM": ("moe-gemm", "grouped or fused expert GEMM"),
@@ -85,23 +89,26 @@ def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Colle
     copies = [(group, group.moved) for group in case.groups if group.moved and group.kernel_class in {"cast", "copy"}]
     if not copies:
         return time_us, f"{kernels}; no copy of known size ran in it"
-    largest = max(moved.elements_high for _, moved in copies) / 1e6
-    weights = [weight for weight in case.deployment.weights if weight.component in LINEAR]
+    largest = units.number(max(moved.elements_high for _, moved in copies))
+    weights = [weight for weight in case.deployment.weights if weight.is_matrix]
     if not weights:
-        copied = f"the largest copy moves {largest:,.1f} M elements; --model and --tp tell whether that is a weight"
+        copied = f"the largest copy moves {largest} elements; --model and --tp tell whether that is a weight"
         if "kv-pool-cast" in found:
             copied = "the largest copy is the KV pool's"
         return time_us, f"{copied}; {kernels}" if time_us else copied
     for group, moved in copies:  # the longest first: the largest copy may be no weight, and a smaller one be one
         matches = match_elements(weights, moved.elements_low, moved.elements_high)
         if matches:
-            copied = f"a copy moves {moved.elements_high / 1e6:,.1f} M elements, as many as {matches[0].name} has"
+            copied = f"a copy moves {units.number(moved.elements_high)} elements, as many as {matches[0].name} has"
             return time_us + group.time_us_per_step, f"cannot be told: {copied}"
     first, second = sorted(weights, key=lambda weight: -weight.elements)[:2]
-    sizes = [f"{weight.name}'s {weight.elements / 1e6:,.1f} M" for weight in (first, second)]
-    tried = f"neither {sizes[0]} nor {sizes[1]}, nor any other weight's"
-    copied = f"the largest copy moves {largest:,.1f} M elements: {tried}"
+    tried = f"neither {_sized(first)} nor {_sized(second)}, nor any other weight's"
+    copied = f"the largest copy moves {largest} elements: {tried}"
     return time_us, f"{copied}; {kernels}" if time_us else copied
+
+
+def _sized(weight: Weight) -> str:
+    return f"{weight.name}'s {units.number(weight.elements)}"
 
 
 def _host(case: Case) -> str:
@@ -111,8 +118,11 @@ def _host(case: Case) -> str:
     if not measured.gaps:
         return "the GPU has no gaps in the step"
     steps = len(case.step_indices)
-    late = f"{units.count(measured.late_gaps / steps)} of its {units.count(measured.gaps / steps)} gaps end right after"
+    gaps = units.count(round(measured.gaps / steps))
+    late = f"{units.count(round(measured.late_gaps / steps))} of its {gaps} gaps end right after"
     idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
+    if measured.idle_share > MUCH_IDLE and measured.late_gaps >= MANY_LATE * measured.gaps:
+        return f"cannot be told: {idle}, but with {gaps} gaps there are too few launches to blame them"
     if measured.idle_share > MUCH_IDLE:
         return f"cannot be told: {idle}, but only {late} a launch; something else on the host may hold it up"
     return f"{idle}, and {late} a launch"

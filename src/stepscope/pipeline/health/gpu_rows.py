@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.pipeline.steps import WAITS
+from stepscope.pipeline.steps import GRAPH_LAUNCH, WAITS, FoundBy
 from stepscope.trace import TraceWarning, intervals
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 STARTS_WORK = r"LaunchKernel|GraphLaunch|LaunchCooperativeKernel"
 """Launches that always leave a row on the GPU, unless they only record a graph."""
-STARTS_GRAPH = "GraphLaunch"
 MIN_WAITED_NS = 1_000_000
 """A gap in the GPU's timeline this long, in which the host waits for the GPU, hides work that was not recorded."""
 MIN_WAITED_SHARE = 0.1
@@ -59,8 +58,7 @@ def missing_gpu_rows(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
 
 def step_of_launch(linked: Linked, steps: Steps) -> Ints:
     """Return the step in which each row of `trace.launches` was called, -1 before the first."""
-    begins = np.array([step.host_start_ns for step in steps.steps], dtype=np.int64)
-    return np.searchsorted(begins, linked.trace.launches["start_ns"].to_numpy(), side="right") - 1
+    return steps.at(linked.trace.launches["start_ns"].to_numpy())
 
 
 def _named(linked: Linked, pattern: str) -> NDArray[np.bool_]:
@@ -68,8 +66,16 @@ def _named(linked: Linked, pattern: str) -> NDArray[np.bool_]:
 
 
 def _steps_without_rows(linked: Linked, steps: Steps) -> int:
-    """Count steps whose kernel launches have no GPU row at all; launches under graph capture leave none."""
-    if not steps.annotated or steps.is_capture:
+    """Count steps whose kernel launches have no GPU row at all; launches under graph capture leave none.
+
+    Where graphs tell the steps, a launch of one without rows was to be a step, or the part of one.
+    """
+    if steps.is_capture:
+        return 0
+    if steps.found_by is FoundBy.GRAPH_LAUNCHES:
+        begun = step_of_launch(linked, steps) >= 0
+        return int((begun & _named(linked, GRAPH_LAUNCH) & (_rows_of_launch(linked) == 0)).sum())
+    if not steps.annotated:
         return 0
     step = step_of_launch(linked, steps)[_named(linked, STARTS_WORK)]
     return len(set(step[step >= 0].tolist()) - set(steps.step_of_kernel.tolist()))
@@ -86,7 +92,7 @@ def _unequal_replays(linked: Linked, steps: Steps) -> int:
     """
     if not steps.annotated or steps.is_capture:
         return 0
-    is_replay = _named(linked, STARTS_GRAPH)
+    is_replay = _named(linked, GRAPH_LAUNCH)
     rows, step_of_replay = _rows_of_launch(linked)[is_replay], step_of_launch(linked, steps)[is_replay]
     like: dict[object, list[int]] = {}
     for index, step in enumerate(steps.steps):
@@ -95,7 +101,8 @@ def _unequal_replays(linked: Linked, steps: Steps) -> int:
         first, last = np.searchsorted(step_of_replay, [index, index + 1])
         for place, size in enumerate(rows[first:last].tolist()):
             like.setdefault((step.phase, step.batch_size, last - first, place), []).append(size)
-    return sum(size < max(group) for group in like.values() for size in group)
+    largest = {alike: max(group) for alike, group in like.items()}
+    return sum(size < largest[alike] for alike, group in like.items() for size in group)
 
 
 def _replays_too_small(linked: Linked) -> int:
@@ -106,7 +113,7 @@ def _replays_too_small(linked: Linked) -> int:
         return 0
     call_us = linked.trace.launches["duration_ns"].to_numpy() / 1e3
     rows = _rows_of_launch(linked)
-    is_replay = _named(linked, STARTS_GRAPH) & (rows > 0) & (call_us >= MIN_LAUNCH_US)
+    is_replay = _named(linked, GRAPH_LAUNCH) & (rows > 0) & (call_us >= MIN_LAUNCH_US)
     return int((is_replay & (rows < MIN_NODES_A_US * call_us)).sum())
 
 

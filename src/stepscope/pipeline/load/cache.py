@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from stepscope.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
 MIN_FILE_BYTES = 16 << 20
 """Smaller files are read about as fast as their cached columns are found."""
@@ -34,6 +35,8 @@ SAMPLED_BLOCKS = 64
 _BLOCK_BYTES = 4096
 _CHECKED_BYTES = 1 << 20
 _FACTS = "facts.json"
+_FORMAT = 2
+"""Raised when the columns change or mean something else, so that no other's entry is read."""
 
 
 class _Facts(msgspec.Struct):
@@ -54,9 +57,18 @@ class _Facts(msgspec.Struct):
 class Cache:
     """A folder with an entry a trace."""
 
-    folder: Path = field(default_factory=lambda: Path(platformdirs.user_cache_dir("stepscope")) / "traces")
+    folder: Path
     limit_bytes: int = LIMIT_BYTES
     min_file_bytes: int = MIN_FILE_BYTES
+
+    @classmethod
+    def of_user(cls) -> Self | None:
+        """Return the user's own; None where the user has no folder for it."""
+        try:
+            folder = Path(platformdirs.user_cache_dir("stepscope")) / "traces"
+        except RuntimeError:  # no home: newer versions of platformdirs say so
+            return None
+        return cls(folder) if folder.is_absolute() else None  # and older ones return `~`
 
     def key(self, path: str) -> str | None:
         """Return what a file is known by as it is now; None where that cannot be told."""
@@ -167,12 +179,12 @@ def _checksum(path: Path) -> int:
 
 
 def _key(path: Path) -> str:
-    """Return what a file is known by; stepscope's version is part of it, so that no other's columns are read."""
+    """Return what a file is known by; stepscope's version and the columns' are part of it."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(f"{path} is no file, so it cannot be read twice")
     digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=20)
-    digest.update(f"{__version__}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    digest.update(f"{__version__}\0{_FORMAT}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     with path.open("rb") as file:
         last = max(status.st_size - _BLOCK_BYTES, 0)
         for number in range(SAMPLED_BLOCKS + 2):  # the first, the last, and 64 between

@@ -144,12 +144,14 @@ class Columns:
             data["correlation"] = _integers([a.correlation for a in args])
         if table == "launches":
             data["bytes"] = _integers([a.size if a.bytes is None else a.bytes for a in args])
-            data["kernel"] = [a.kernel if type(a.kernel) is str else None for a in args]
+            data["kernel"] = _texts([a.kernel for a in args])
         if table == "kernels":
             data |= _kernel_arguments(args)
         if table == "ops":
             data["input_dims"] = [_recorded(a.input_dims) for a in args]
             data["input_types"] = [_recorded(a.input_types) for a in args]
+            data["call_stack"] = _texts([a.call_stack for a in args])
+            data["module_hierarchy"] = _texts([a.module_hierarchy for a in args])
         columns = schema.polars_schema(schema.TABLES[table])
         self._parts[table].append(pl.DataFrame({name: data[name] for name in columns}, schema=columns, strict=False))
 
@@ -216,3 +218,8 @@ def _parsed(text: str) -> int | None:
 def _recorded(raw: msgspec.Raw) -> str | None:
     """Return recorded JSON as text."""
     return bytes(raw).decode("utf-8", "replace") or None
+
+
+def _texts(values: list[object]) -> list[str | None]:
+    """Return texts; None for an empty one, and for what is none."""
+    return [value if type(value) is str and value else None for value in values]

@@ -33,6 +33,9 @@ class Args(msgspec.Struct, gc=False):
     """What ROCm 6.2 called the bytes of a copy, on the runtime's row only."""
     kernel: Any = None
     """The kernel's name on ROCm's launches; of no certain type, so that an odd one costs no event."""
+    call_stack: Any = msgspec.field(name="Call stack", default=None)
+    """The Python functions around an op of 2021; of no certain type, as `kernel`."""
+    module_hierarchy: Any = msgspec.field(name="Module Hierarchy", default=None)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOT_RECORDED)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOT_RECORDED)
 

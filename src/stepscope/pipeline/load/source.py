@@ -6,13 +6,14 @@ import stat
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import metadata
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fsspec
 
-from stepscope.errors import NotATraceError, UsageError
+from stepscope.errors import NotATraceError, PartNotInstalledError, UsageError
 from stepscope.pipeline.load.gunzip import GZIP_MAGIC, DamagedDataError, gunzip
 from stepscope.pipeline.load.prefetch import prefetched
 from stepscope.pipeline.load.unzstd import ZSTD_MAGIC, unzstd
@@ -58,6 +59,7 @@ class Source:
 
         Raises:
             UsageError: it cannot be opened or read.
+            PartNotInstalledError: what fsspec needs for such a URL is not installed.
             NotATraceError: it is empty, or is something else.
         """
         with self._opened() as file:
@@ -85,7 +87,10 @@ class Source:
         try:
             opened = fsspec.open(self.location, "rb").open() if is_url(self.location) else _local(self.location)
             self.size = getattr(opened, "size", None) if is_url(self.location) else Path(self.location).stat().st_size
-        except (OSError, ImportError, ValueError) as error:
+        except ImportError as error:
+            install = _install(self.location)
+            raise PartNotInstalledError(f"{self.location}: cannot be opened ({error}): {install}") from error
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise UsageError(f"{self.location}: cannot be opened ({reason})") from error
         with opened as file:
@@ -139,6 +144,14 @@ class Source:
 def is_url(location: str) -> bool:
     """Tell whether a location is for fsspec: `s3://…`, `https://…`."""
     return "://" in location
+
+
+def _install(location: str) -> str:
+    """Return the command that installs what fsspec needs for a URL; its extras have the names of the protocols."""
+    protocol = location.split("://", 1)[0]
+    extra = "http" if protocol == "https" else protocol
+    extras = metadata("fsspec").get_all("Provides-Extra") or []
+    return f"pip install 'fsspec[{extra if extra in extras else 'full'}]'"
 
 
 def _local(location: str) -> BinaryIO:

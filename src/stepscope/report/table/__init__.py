@@ -15,6 +15,8 @@ from stepscope.report.text import printable
 if TYPE_CHECKING:
     from typing import TextIO
 
+SLICE = 10_000
+"""So many rows are turned into text at once: those of a whole trace would take gigabytes."""
 _NO_CSV = (pl.Duration, pl.Binary)
 
 
@@ -26,10 +28,10 @@ def draw(frame: pl.DataFrame, report_format: TableFormat, stream: TextIO) -> Non
         stream.flush()
         stream.buffer.write(packed.getbuffer())
     elif report_format is TableFormat.CSV:
-        text = _flat(frame).write_csv()
-        stream.writelines(f"{printable(line)}\n" for line in text.splitlines()) if stream.isatty() else stream.write(
-            text
-        )
+        for begin in range(0, max(frame.height, 1), SLICE):
+            text = _flat(frame[begin : begin + SLICE]).write_csv(include_header=begin == 0)
+            lines = (f"{printable(line)}\n" for line in text.splitlines()) if stream.isatty() else [text]
+            stream.writelines(lines)
     else:
         header = tuple(map(markdown.escaped, frame.columns))
         rows = (tuple(map(cell, row)) for row in frame.iter_rows())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from stepscope.report import TableFormat, table
 from stepscope.report.console import console_on
-from stepscope.report.json import write
 from stepscope.report.text import printable
 
 if TYPE_CHECKING:
@@ -29,12 +29,24 @@ _GAP = 2
 def draw(answer: pl.DataFrame, report_format: TableFormat, stream: TextIO) -> None:
     """Write the answer to a stream."""
     if report_format is TableFormat.JSON:
-        write({"columns": answer.columns, "rows": answer.rows()}, stream)
+        _write(answer, stream)
     elif report_format is TableFormat.TERMINAL:
         with console_on(stream) as console:
             _draw(answer, console)
     else:
         table.draw(answer, report_format, stream)
+
+
+def _write(answer: pl.DataFrame, stream: TextIO) -> None:
+    """Write one JSON document, a row a line: of a whole trace, all rows at once would take gigabytes."""
+    encode = msgspec.json.encode
+    stream.write(f'{{\n  "columns": {encode(answer.columns).decode()},\n  "rows": [')
+    between = "\n    "
+    for part in answer.iter_slices(table.SLICE):
+        rows = [encode(row).decode() for row in part.iter_rows()]
+        stream.write(between + ",\n    ".join(rows))
+        between = ",\n    "
+    stream.write("\n  ]\n}\n" if answer.height else "]\n}\n")
 
 
 def _draw(answer: pl.DataFrame, console: Console) -> None:

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.pipeline.cost.ops import attention, copies, elementwise, embedding, gemm, moe, norm, reductions
+from stepscope.pipeline.cost.ops import (
+    attention,
+    collective,
+    copies,
+    elementwise,
+    embedding,
+    gemm,
+    grouped_gemm,
+    inductor,
+    kv_append,
+    moe,
+    norm,
+    quantise,
+    quantised_gemm,
+    reductions,
+    rope,
+    routing,
+    sampling,
+)
 from stepscope.pipeline.cost.ops.call import Call
-from stepscope.pipeline.cost.ops.gemm import Gemm, as_gemm
+from stepscope.pipeline.cost.ops.gemm import Gemm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,10 +34,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Gemm", "as_gemm", "call_of", "work_of"]
 
+_GEMMS = {**gemm.READERS, **quantised_gemm.READERS}
+_KINDS = (
+    attention,
+    copies,
+    elementwise,
+    embedding,
+    grouped_gemm,
+    kv_append,
+    moe,
+    norm,
+    quantise,
+    reductions,
+    rope,
+    routing,
+    sampling,
+)
 _COSTS: Mapping[str, Callable[[Call], Work | None]] = {
-    name: cost
-    for kind in (attention, copies, elementwise, embedding, gemm, moe, norm, reductions)
-    for name, cost in kind.COSTS.items()
+    name: cost for kind in _KINDS for name, cost in kind.COSTS.items()
 }
 
 
@@ -32,7 +64,23 @@ def call_of(group: WorkGroup) -> Call | None:
     return Call(group.op, group.input_shapes, group.input_dtypes, group.input_lists, group.kernel, group.grid)
 
 
-def work_of(call: Call) -> Work | None:
-    """Return the least work of a call; None for an op that is not known, or whose inputs do not fit it."""
-    cost = _COSTS.get(call.op)
+def as_gemm(call: Call) -> Gemm | None:
+    """Return the multiplication that an op computes; None where it is none, or its shapes do not fit together."""
+    read = _GEMMS.get(call.op)
+    return read(call) if read else None
+
+
+def work_of(call: Call, ranks: int | None = None) -> Work | None:
+    """Return the least work of a call; None for an op that is not known, or whose inputs do not fit it.
+
+    Args:
+        call: the call.
+        ranks: of the group that a collective spans; None: not known, and neither are collectives' works.
+    """
+    if call.op in _GEMMS:
+        multiplication = as_gemm(call)
+        return multiplication.work if multiplication else None
+    if call.op in collective.COSTS:
+        return collective.COSTS[call.op](call, ranks) if ranks is not None else None
+    cost = _COSTS.get(call.op) or inductor.cost_of(call.op)
     return cost(call) if cost else None

@@ -49,3 +49,8 @@ class Call:
     def bytes(self, index: int) -> int:
         """Return the bytes of an input that is a tensor."""
         return self.elements(index) * self.item_bytes(index)
+
+    @property
+    def all_bytes(self) -> int:
+        """Bytes of all inputs that are tensors."""
+        return sum(map(self.bytes, self.tensors))

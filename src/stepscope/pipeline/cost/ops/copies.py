@@ -6,7 +6,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING
 
-from stepscope.pipeline.attribute.kernel_class import LOOKED_AT
+from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.cost.work import Work
 
 if TYPE_CHECKING:

@@ -17,7 +17,14 @@ _NAMES = (
     "where"
 )
 _COMPARISONS = "eq ge gt isfinite isinf isnan le logical_not lt ne"
-_GATED = ("sgl_kernel::silu_and_mul", "sgl_kernel::gelu_and_mul", "_C::silu_and_mul", "_C::gelu_and_mul")
+_GATED = (
+    *(
+        f"{library}::{name}"
+        for library in ("sgl_kernel", "_C")
+        for name in ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "mul_and_silu")
+    ),
+    "sglang::_run_activation_inplace",
+)
 
 
 def _elementwise(call: Call) -> Work | None:
@@ -41,10 +48,13 @@ def _of(call: Call, result_bytes: int) -> Work | None:
 
 
 def _gated(call: Call) -> Work | None:
-    """`silu_and_mul(out [.., n], gate and up [.., 2n])`."""
-    if not (call.is_tensor(0) and call.is_tensor(1)) or 2 * call.elements(0) != call.elements(1):
+    """`silu_and_mul(out [.., n], gate and up [.., 2n])`, or the other way round."""
+    if len(call.tensors) < 2:
         return None
-    return Work(call.bytes(0) + call.bytes(1), 2 * call.elements(0))
+    out, joined = sorted(call.tensors[:2], key=call.elements)
+    if 2 * call.elements(out) != call.elements(joined):
+        return None
+    return Work(call.bytes(out) + call.bytes(joined), 2 * call.elements(out))
 
 
 def broadcast(shapes: list[list[int]]) -> list[int] | None:

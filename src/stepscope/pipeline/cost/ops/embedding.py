@@ -23,10 +23,23 @@ def _embedding(call: Call) -> Work | None:
 
 
 def _gather(call: Call) -> Work | None:
-    """`gather(values, axis, index)`: one value read and written for each index."""
+    """`gather(values, axis, index)`: one value read and written for each index.
+
+    The kernel of whole rows takes an index that is expanded along them, so that it reads one for each.
+    """
     if not (call.is_tensor(0) and call.is_tensor(2)):
         return None
-    return Work(call.bytes(2) + 2 * call.elements(2) * call.item_bytes(0))
+    by_row = ONE_BLOCK_A_ROW in call.kernel and call.elements(2) > 0
+    index = call.bytes(2) // call.shapes[2][-1] if by_row else call.bytes(2)
+    return Work(index + 2 * call.elements(2) * call.item_bytes(0))
+
+
+def _select(call: Call) -> Work | None:
+    """`index_select(values, axis, ids)`: the axis is not recorded, so the one along which least is read counts."""
+    if not (call.is_tensor(0) and call.is_tensor(2) and call.elements(0)):
+        return None
+    row = call.elements(0) // max(call.shapes[0]) * call.item_bytes(0)
+    return Work(call.bytes(2) + 2 * call.elements(2) * row)
 
 
 def _index(call: Call) -> Work | None:
@@ -45,6 +58,7 @@ def _index_put(call: Call) -> Work | None:
 COSTS = {
     "aten::embedding": _embedding,
     "aten::gather": _gather,
+    "aten::index_select": _select,
     "aten::index": _index,
     "aten::_index_put_impl_": _index_put,
 }

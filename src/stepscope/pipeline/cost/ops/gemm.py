@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
-from stepscope.dtypes import item_bytes
 from stepscope.pipeline.cost.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.pipeline.cost.ops.call import Call
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """[batch, m, k] × [batch, k, n], as a linear layer has it: the second factor is the weight, stored [n, k]."""
+    """[batch, m, k] × [batch, k, n], as a linear layer has it: the second factor is the weight, of n × k values."""
 
     batch: int
     m: int
     n: int
     k: int
-    dtype: str
-    """Of the second factor."""
-    product_dtype: str
-    extra_bytes: int = 0
-    """Of scales and biases."""
+    multiply_dtype: str
+    bytes: int
+    """Of both factors as they are stored, their scales and biases, and the product."""
     by_batch: bool = False
     """Whether both factors have a leading axis, even if of length 1."""
 
@@ -35,60 +33,79 @@ class Gemm:
         """The second factor as a linear layer stores it: [n, k]; by batch [batch, k, n], as absorbed MLA multiplies."""
         return (self.n, self.k) if self.batch == 1 else (self.batch, self.k, self.n)
 
+    @property
     def work(self) -> Work:
-        """Return what it costs; both factors are taken to be of one type."""
-        factors = self.batch * (self.m * self.k + self.k * self.n) * item_bytes(self.dtype)
-        product = self.batch * self.m * self.n * item_bytes(self.product_dtype)
-        flops = 2 * self.batch * self.m * self.n * self.k
-        return Work(factors + product + self.extra_bytes, flops, self.dtype)
+        """What it costs."""
+        return Work(self.bytes, 2 * self.batch * self.m * self.n * self.k, self.multiply_dtype)
 
 
-def as_gemm(call: Call) -> Gemm | None:
-    """Return the multiplication that an op computes; None where it is none, or its shapes do not fit together."""
-    read = _READERS.get(call.op)
-    return read(call) if read else None
+def product(  # noqa: PLR0913 -- which inputs of an op are what
+    call: Call,
+    first: int,
+    second: int,
+    *,
+    out: int | None = None,
+    out_bytes: int | None = None,
+    extra: Iterable[int] = (),
+    by_column: bool = False,
+) -> Gemm | None:
+    """Return [.., m, k] × [k, n]; None where the shapes do not fit.
 
-
-def _two(call: Call, first: int, *, product_dtype: str | None = None, extra: tuple[int, ...] = ()) -> Gemm | None:
-    """[m, k] × [k, n], or both by batch, from inputs `first` and `first` + 1."""
-    dimensions = len(call.shapes[first]) if call.is_tensor(first) else 0
-    if dimensions not in {2, 3} or not call.is_tensor(first + 1, dimensions):
+    Args:
+        call: the call.
+        first: index of the first factor.
+        second: of the second: [k, n], or [n, k].
+        out: of the product, if it is given.
+        out_bytes: of an element of the product, where neither `out` nor the first factor's type tells.
+        extra: of scales and biases, whether given or not.
+        by_column: whether the second factor is stored [n, k].
+    """
+    if not (call.is_tensor(first) and call.is_tensor(second, 2) and call.shapes[first]):
         return None
-    (*outer, m, k), (*outer_too, inner, n) = call.shapes[first], call.shapes[first + 1]
-    if outer != outer_too or inner != k:
+    *outer, k = call.shapes[first]
+    inner, n = reversed(call.shapes[second]) if by_column else call.shapes[second]
+    if inner != k or (out is not None and not (call.is_tensor(out) and call.elements(out) == prod(outer) * n)):
         return None
-    dtype = call.dtypes[first + 1] or ""
-    extras = sum(call.bytes(index) for index in extra if call.is_tensor(index))
-    return Gemm(outer[0] if outer else 1, m, n, k, dtype, product_dtype or dtype, extras, bool(outer))
+    item = call.item_bytes(first) if out is None else call.item_bytes(out)
+    given = [first, second, *(index for index in extra if call.is_tensor(index))]
+    size = sum(map(call.bytes, given)) + prod(outer) * n * (out_bytes or item)
+    return Gemm(1, prod(outer), n, k, call.dtypes[second] or "", size)
 
 
-def _added(call: Call) -> Gemm | None:
-    """`addmm(bias, a, b)`."""
-    return _two(call, 1, extra=(0,))
+def _by_batch(call: Call, first: int, extra: Iterable[int] = ()) -> Gemm | None:
+    """[b, m, k] × [b, k, n] from inputs `first` and `first` + 1."""
+    if not (call.is_tensor(first, 3) and call.is_tensor(first + 1, 3)):
+        return None
+    (batch, m, k), (batch_too, inner, n) = call.shapes[first], call.shapes[first + 1]
+    if batch != batch_too or inner != k:
+        return None
+    given = [first, first + 1, *(index for index in extra if call.is_tensor(index))]
+    size = sum(map(call.bytes, given)) + batch * m * n * call.item_bytes(first)
+    return Gemm(batch, m, n, k, call.dtypes[first + 1] or "", size, by_batch=True)
 
 
-def _scaled(call: Call) -> Gemm | None:
-    """`_scaled_mm(a, b, scale_a, scale_b)` and its kind; the product is 16 bits wide."""
-    return _two(call, 0, product_dtype="BFloat16", extra=(2, 3))
+def _linear(call: Call) -> Gemm | None:
+    """`linear(x, weight [n, k], bias)`, as of torch, aiter and vLLM on ROCm."""
+    return product(call, 0, 1, extra=(2,), by_column=True)
 
 
-def _scaled_into(call: Call) -> Gemm | None:
-    """`cutlass_scaled_mm(out, a, b, scale_a, scale_b)`."""
-    return _two(call, 1, product_dtype=call.dtypes[0] if call.dtypes else None, extra=(3, 4))
+def _into(call: Call) -> Gemm | None:
+    """`dsv3_fused_a_gemm(out, a, b [k, n])`, `dsv3_router_gemm(out, a, b [n, k])`."""
+    return product(call, 1, 2, out=0) or product(call, 1, 2, out=0, by_column=True)
 
 
-def _work(call: Call) -> Work | None:
-    gemm = as_gemm(call)
-    return gemm.work() if gemm else None
-
-
-_READERS: Mapping[str, Callable[[Call], Gemm | None]] = {
-    "aten::mm": lambda call: _two(call, 0),
-    "aten::bmm": lambda call: _two(call, 0),
-    "aten::addmm": _added,
-    "aten::baddbmm": _added,
-    "aten::_scaled_mm": _scaled,
-    "sgl_kernel::fp8_scaled_mm": _scaled,
-    "_C::cutlass_scaled_mm": _scaled_into,
+READERS: Mapping[str, Callable[[Call], Gemm | None]] = {
+    "aten::mm": lambda call: product(call, 0, 1),
+    "aten::addmm": lambda call: product(call, 1, 2, extra=(0,)),
+    "aten::_addmm_activation": lambda call: product(call, 1, 2, extra=(0,)),
+    "aten::bmm": lambda call: _by_batch(call, 0),
+    "aten::baddbmm": lambda call: _by_batch(call, 1, extra=(0,)),
+    "aten::linear": _linear,
+    "aiter::gemm_a16w16": _linear,
+    "vllm::rocm_unquantized_gemm": _linear,
+    "sgl_kernel::dsv3_fused_a_gemm": _into,
+    "sgl_kernel::dsv3_router_gemm": _into,
+    "_C::dsv3_fused_a_gemm": _into,
 }
-COSTS: Mapping[str, Callable[[Call], Work | None]] = dict.fromkeys(_READERS, _work)
+"""Signatures: torch's native_functions.yaml, aiter/ops/gemm_op_a16w16.py, sgl-kernel's common_extension.cc, vLLM's
+csrc/torch_bindings.cpp."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from stepscope.pipeline.cost.work import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from stepscope.pipeline.cost.ops.call import Call
 
 _FLOPS = 4
@@ -35,12 +37,26 @@ def _with_residual(call: Call) -> Work | None:
     return Work(2 * call.bytes(0) + 2 * call.bytes(1) + call.bytes(2), (_FLOPS + 1) * call.elements(0))
 
 
-COSTS = {
+def _each_once(call: Call) -> Work | None:
+    """`add_rmsnorm(out, x, residual, residual out, weight)` and its kind: each is given, read or written once."""
+    return Work(call.all_bytes, (_FLOPS + 1) * call.elements(0)) if call.tensors and call.is_tensor(0) else None
+
+
+COSTS: Mapping[str, Callable[[Call], Work | None]] = {
     "aten::_fused_rms_norm": _into_new,
     "aten::rms_norm": _into_new,
     "aten::native_layer_norm": _into_new,
-    "sgl_kernel::rmsnorm": _into_given,
-    "_C::rms_norm": _into_given,
-    "sgl_kernel::fused_add_rmsnorm": _with_residual,
-    "_C::fused_add_rms_norm": _with_residual,
+    "aiter::rms_norm": _into_new,
+    **dict.fromkeys(
+        ("sgl_kernel::rmsnorm", "sgl_kernel::gemma_rmsnorm", "_C::rms_norm", "aiter::rmsnorm"), _into_given
+    ),
+    **dict.fromkeys(
+        ("sgl_kernel::fused_add_rmsnorm", "sgl_kernel::gemma_fused_add_rmsnorm", "_C::fused_add_rms_norm"),
+        _with_residual,
+    ),
+    **dict.fromkeys(
+        ("aiter::add_rmsnorm", "aiter::rmsnorm2d_fwd_with_add_ck", "_C::rms_norm_static_fp8_quant"), _each_once
+    ),
 }
+"""Signatures: torch's native_functions.yaml, sgl-kernel's common_extension.cc, vLLM's csrc/torch_bindings.cpp, and
+aiter's csrc/include/rocm_ops.hpp."""

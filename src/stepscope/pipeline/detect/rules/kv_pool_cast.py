@@ -37,12 +37,12 @@ from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (
     Casts,
-    Origin,
     cast_evidence,
     covered_us_per_step,
     removal,
     slow_kernel_note,
 )
+from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ MIN_SHARE_TO_ASK = 0.1
 """A cast that takes less of the step is not worth a question."""
 POOL_DTYPE = "Float8_e4m3fn"
 """What servers store KV in when it needs a cast to 16 bits; a grid does not tell the source type."""
+ATTENTION_DTYPES = {"BFloat16", "Half"}
+"""What attention kernels that cannot read FP8 take."""
 FLOAT8_WRITE = "float8_copy_kernel"
 """The kernel that writes new tokens to an FP8 pool."""
 
@@ -77,15 +79,6 @@ ASSUMPTION = (
 LIVE_TOKENS_UNKNOWN = Unchecked(
     "how many tokens are live, so how much of each cast is needed",
     "give --context TOKENS (tokens of a request); the batch size comes from the step's annotation",
-)
-NO_STACKS = Unchecked(
-    "which line of code makes the cast: no Python stacks around it",
-    "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True, and pass it as --capture-trace; then"
-    " --source DIR",
-)
-NO_SOURCE = Unchecked(
-    "which statement makes the cast: the stack names the function, and the line on which it begins",
-    "give --source DIR, the folder with the source files that ran",
 )
 _CLASSES = {"cast", "copy"}
 
@@ -120,11 +113,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         yield LIVE_TOKENS_UNKNOWN
     elif largest.slots < MIN_LIVE_RATIO * live.tokens:
         return
-    origin = Origin(case, largest.group)
-    if not origin.frames:
-        yield NO_STACKS
-    elif origin.statement is None:
-        yield NO_SOURCE
+    origin = Origin.of(case, [cast.group for cast in pool_casts])
+    yield from origin.unchecked()
     shape = largest.group.moved.shape if largest.group.moved else None
     casts = Casts(
         groups=[cast.group for cast in pool_casts],
@@ -159,15 +149,22 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
 
 
 def _other_counts(case: Case) -> Iterator[Unchecked]:
-    """Say that a large cast could be of this pool but for how often it runs: the model may be another."""
-    spec, layout = case.deployment.spec, case.deployment.kv_pool
+    """Say that a large cast could be of this pool but for how often it runs, or for the slots that the server tells."""
+    spec, layout, told = case.deployment.spec, case.deployment.kv_pool, case.deployment.pool_rows
     for group in case.groups:
         if spec is None or group.moved is None or group.moved.shape is not None or group.kernel_class != "cast":
             continue
         large = group.time_us_per_step >= MIN_SHARE_TO_ASK * case.measured.step_us
         fits = layout.slots_in_range(group.moved.elements_low, group.moved.elements_high)
-        if large and fits and not _repeated_by_layers(case, group):
-            calls = units.count(group.calls_per_step)
+        if not large or not fits:
+            continue
+        calls = units.count(group.calls_per_step)
+        if _repeated_by_layers(case, group):
+            if told is not None and not any(rows in told for rows in fits):
+                missing = f"a cast of {fits[-1]:,} slots that runs {calls} times a step; the server tells {told[0]:,}"
+                yield Unchecked(missing, "check that --server-info is of the server that was recorded")
+                return
+        else:
             missing = f"a cast that runs {calls} times a step, which does not fit the model's {len(spec.layers)} layers"
             yield Unchecked(missing, "check --model; or record an eager run with record_shapes=True")
             return
@@ -186,6 +183,8 @@ def _pool_cast(case: Case, group: WorkGroup, bounds: _Bounds) -> _PoolCast | Non
     moved = group.moved
     if moved is None or moved.target_dtype is None or not group.is_repeated or group.kernel_class not in _CLASSES:
         return None
+    if moved.source_dtype is None and moved.target_dtype == case.deployment.kv_dtype:
+        return None  # the pool is of the type already
     if moved.shape is None:
         slots = _slots_of_launch(case, group, moved)
     else:
@@ -193,7 +192,8 @@ def _pool_cast(case: Case, group: WorkGroup, bounds: _Bounds) -> _PoolCast | Non
     if slots is None:
         return None
     elements = slots * case.deployment.kv_pool.row
-    transfer = Transfer(elements, moved.source_dtype or POOL_DTYPE, moved.target_dtype)
+    source = moved.source_dtype or case.deployment.kv_dtype or POOL_DTYPE
+    transfer = Transfer(elements, source, moved.target_dtype)
     if transfer.bytes < MIN_BYTES:
         return None
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
@@ -212,9 +212,14 @@ def _slots_of_launch(case: Case, group: WorkGroup, moved: Moved) -> int | None:
     fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
     if not fitting or group.kernel_class != "cast" or not _repeated_by_layers(case, group):
         return None
+    if moved.target_dtype not in ATTENTION_DTYPES:  # attention's scores are cast to float32 for their softmax
+        return None
     if match_elements(case.deployment.weights, moved.elements_low, moved.elements_high):
         return None
-    return None if any(rows in fitting for rows in _gathered(case)) else fitting[-1]
+    if any(rows in fitting for rows in _gathered(case)):
+        return None
+    told = case.deployment.pool_rows
+    return fitting[-1] if told is None else next((rows for rows in fitting if rows in told), None)
 
 
 def _largest_pool(case: Case) -> int:
@@ -245,8 +250,11 @@ def _writes_float8(case: Case) -> bool:
 
 
 def _confidence(case: Case, cast: _PoolCast) -> Confidence:
-    """A launch's size alone is weak: most sizes hold some whole number of rows. Writes of FP8 beside it are more."""
-    if cast.from_shape:
+    """A launch's size alone is weak: most sizes hold some whole number of rows. Writes of FP8 beside it are more.
+
+    That the server tells of a pool which just this size holds is as good as a shape.
+    """
+    if cast.from_shape or case.deployment.pool_rows is not None:
         return Confidence.HIGH
     return Confidence.MEDIUM if _writes_float8(case) else Confidence.LOW
 
@@ -261,11 +269,14 @@ def _inference_notes(case: Case, cast: _PoolCast) -> list[str]:
     layout, spec = case.deployment.kv_pool, case.deployment.spec
     row = f"{layout.latent} + {layout.rope} elements" + ("" if spec else ", as in every published MLA model")
     layers = f"the model's {len(spec.layers)} layers do" if spec else "layers do"
+    slots, told = case.deployment.pool_slots, case.deployment.kv_dtype
+    server = "" if slots is None else f"; the server tells of {slots:,}"
+    known = "told" if told == cast.transfer.source_dtype else "inferred"
     read = f"{group.grid[0]:,} blocks hold {elements}; {fit} in between, if a slot has {row}"
     often = f"it runs {units.count(group.calls_per_step)} times a step, as often as {layers}"
     return [
-        f"Read off the launch: {read}. That {often}, makes it the pool's.",
-        f"The kernel names the target type; that the source is {cast.transfer.source_dtype} is inferred.",
+        f"Read off the launch: {read}{server}. That {often}, makes it the pool's.",
+        f"The kernel names the target type; that the source is {cast.transfer.source_dtype} is {known}.",
     ]
 
 

@@ -98,8 +98,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
             return
     late = measured.late_gaps / measured.gaps
     steps = len(case.step_indices)
-    gaps = f"{units.count(measured.late_gaps / steps)} of {units.count(measured.gaps / steps)} gaps a step"
-    gaps += " end right after a launch"
+    late_gaps, all_gaps = (units.count(round(number / steps)) for number in (measured.late_gaps, measured.gaps))
+    gaps = f"{late_gaps} of {all_gaps} gaps a step end right after a launch"
     if hidden_by is None:
         title = f"The GPU waits for the host in {units.share(measured.idle_share)} of the step"
         notes = [f"{gaps} ({units.share(late)})."]

@@ -34,12 +34,12 @@ from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (
     Casts,
-    Origin,
     cast_evidence,
     covered_us_per_step,
     removal,
     slow_kernel_note,
 )
+from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     transfer = _transfer(largest, weight)
     if transfer is None:
         return
-    origin = Origin(case, largest)
+    origin = Origin.of(case, groups)
+    yield from origin.unchecked()
     shape = largest.moved.shape if largest.moved else None
     candidates = [_candidates(case, group) for group in groups]
     known_shape = candidates[0][0].shape if len(candidates[0]) == 1 else None

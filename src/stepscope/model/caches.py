@@ -1,0 +1,107 @@
+"""What a rank keeps of the tokens it has seen: the tensors of each layer's cache, and the bytes they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from stepscope.dtypes import item_bytes
+from stepscope.errors import UsageError
+from stepscope.model.spec import Mla
+
+if TYPE_CHECKING:
+    from stepscope.model.parallel import Parallel
+    from stepscope.model.spec import Gqa, ModelSpec
+
+_INDEX_PAGE = 64
+_INDEX_BLOCK = 128
+_INDEX_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """A tensor of which each layer named has one of its own."""
+
+    name: str
+    row: tuple[int, ...]
+    """Shape of one token's slot."""
+    dtype: str
+    """As torch writes it."""
+    layers: tuple[int, ...]
+    """Indices of the layers that have it."""
+    page: int = 1
+    """Slots that lie together in one row of the tensor."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token in one layer."""
+        return prod(self.row) * item_bytes(self.dtype)
+
+    def shape(self, slots: int) -> tuple[int, ...]:
+        """Return the tensor's shape for a number of slots: [slots, *row], or [pages, page × row] where pages are laid.
+
+        Slots that do not fill a page take one.
+        """
+        if self.page == 1:
+            return slots, *self.row
+        return -(-slots // self.page), self.page * prod(self.row)
+
+    def layer_bytes(self, slots: int) -> int:
+        """Return the bytes of one layer's tensor."""
+        return prod(self.shape(slots)) * item_bytes(self.dtype)
+
+    def total_bytes(self, slots: int) -> int:
+        """Return the bytes of all layers' tensors."""
+        return self.layer_bytes(slots) * len(self.layers)
+
+
+def rank_caches(
+    spec: ModelSpec, parallel: Parallel, kv_dtype: str = "BFloat16", stage: range | None = None
+) -> tuple[CacheTensor, ...]:
+    """Return the tensors that one rank keeps tokens in.
+
+    Latent attention keeps one pool [slots, 1, latent + rope] on every rank, because all heads read the same; attention
+    by head keeps [slots, heads of keys, head_dim] for keys and for values. A sparse index keeps its keys in FP8 with a
+    float32 scale for each 128, a page of 64 tokens after another: first the page's keys, then its scales (SGLang's
+    `DSATokenToKVPool`): 132 bytes a token where the index has heads of 128. A layer with a window has as many slots as
+    the others unless the engine has a pool of its own for such layers.
+
+    Args:
+        spec: the model.
+        parallel: its ranks.
+        kv_dtype: type of the pool, as torch writes it.
+        stage: indices of the layers on the rank's pipeline stage; None: all.
+
+    Raises:
+        UsageError: the heads of keys and values do not divide by the ranks, nor the ranks by them.
+    """
+    every = tuple(stage if stage is not None else range(len(spec.layers)))
+    attention, index = spec.attention, spec.sparse_index
+    caches = []
+    if isinstance(attention, Mla):
+        row = (1, attention.kv_lora_rank + attention.qk_rope_head_dim)
+        caches.append(CacheTensor("KV pool", row, kv_dtype, every))
+    else:
+        row = (kv_heads(attention, parallel), attention.head_dim)
+        caches += [CacheTensor("K pool", row, kv_dtype, every), CacheTensor("V pool", row, kv_dtype, every)]
+    indexed = tuple(layer for layer in spec.indexed_layers if layer in every)
+    if index is not None and indexed:
+        scales = -(-index.head_dim // _INDEX_BLOCK) * _INDEX_SCALE_BYTES
+        caches.append(CacheTensor("index K cache", (index.head_dim + scales,), "Byte", indexed, _INDEX_PAGE))
+    return tuple(caches)
+
+
+def kv_heads(gqa: Gqa, parallel: Parallel) -> int:
+    """Return the heads of keys and values on one rank; fewer heads than ranks are held several times.
+
+    Raises:
+        UsageError: neither divides the other.
+    """
+    heads, ranks = gqa.num_key_value_heads, parallel.attention_tp
+    if heads % ranks and ranks % heads:
+        raise UsageError(
+            f"--tp {parallel.tp}: the model's num_key_value_heads, {heads}, neither divides by {ranks} ranks nor "
+            "divides them"
+        )
+    return max(heads // ranks, 1)
