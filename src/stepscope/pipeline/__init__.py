@@ -196,6 +196,8 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     """
     if measured_us is not None and traces:
         raise UsageError("--measured and --trace both tell what was measured; give one of them")
+    if model is None and server_info is None:
+        raise UsageError("--model is needed")
     ceilings = Ceilings.of(find_gpu(gpu, None))
     if ceilings is None:
         raise UsageError(f"--gpu {gpu}: the rate of its memory is not known")
