@@ -46,7 +46,8 @@ class Deployment:
     """Live tokens of a request."""
     weights: tuple[Weight, ...]
     """On one rank; empty where the ranks or the model are not told."""
-    kv_pool: KVPoolLayout
+    kv_pool: KVPoolLayout | None
+    """Of latent attention, also where no model is told; None: the model keeps keys and values by head."""
     formats: Mapping[Component, WeightFormat] | None
     """By kind of layer, of what is not BF16."""
     kv_dtype: str | None
@@ -107,7 +108,7 @@ class Deployment:
             parallel=parallel,
             context=context,
             weights=rank_weights(spec, parallel, stored) if spec and parallel else (),
-            kv_pool=kv_pool_layout(spec.attention) if spec and isinstance(spec.attention, Mla) else PUBLISHED_MLA,
+            kv_pool=_kv_pool(spec),
             formats=stored,
             kv_dtype=kv,
             pool_slots=told.pool_slots if told else None,
@@ -150,6 +151,12 @@ def weight_formats(spec: ModelSpec, name: str) -> dict[Component, WeightFormat]:
     if spec.experts is not None and not name.startswith("fp8"):
         return {Component.EXPERTS: named}
     return dict.fromkeys(LINEAR, named)
+
+
+def _kv_pool(spec: ModelSpec | None) -> KVPoolLayout | None:
+    if spec is None:
+        return PUBLISHED_MLA
+    return kv_pool_layout(spec.attention) if isinstance(spec.attention, Mla) else None
 
 
 class _Found(NamedTuple):

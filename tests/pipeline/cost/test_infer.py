@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 import stepscope
-from stepscope.model import Deployment, ModelSpec, load_model
+from stepscope.model import Deployment, KVPoolLayout, ModelSpec, load_model
 from stepscope.pipeline.attribute import WorkGroup, attribute
 from stepscope.pipeline.cost.infer import infer_slots, infer_tp, settle
 from stepscope.pipeline.link import link
@@ -63,7 +63,7 @@ def test_two_tensors_with_the_pools_row_leave_its_slots_open() -> None:
         group.op, group.input_shapes = "aten::index", [[slots, 1, 576], []]
         return group
 
-    pool = Deployment.of("glm-5", None, None).kv_pool
+    pool = KVPoolLayout(latent=512, rope=64)
     assert infer_slots(pool, [indexes(4096), indexes(4096)]) == 4096
     assert infer_slots(pool, [indexes(4096), indexes(8192)]) is None
     assert infer_slots(pool, []) is None
