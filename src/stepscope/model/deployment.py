@@ -88,6 +88,9 @@ class Deployment:
                 nothing without another.
         """
         told = None if server_info is None else read_server_info(server_info)
+        for option, value in (("--tp", tp), ("--ep", ep), ("--dp", dp), ("--context", context)):
+            if value is not None and value < 1:
+                raise UsageError(f"{option} {value}: must be at least 1")
         for option, value in (("--tp", tp), ("--ep", ep), ("--dp", dp)):
             if value is not None and model is None and told is None:
                 raise UsageError(f"{option} {value}: says nothing without --model")
@@ -215,7 +218,7 @@ def _parallel(
                 raise UsageError(f"{option} {value}: says nothing without --tp")
         return None, notes
     if known is None or tp not in {None, known.tp}:  # groups of other ranks say nothing of these
-        known = Parallel(tp or 1, pp=known.pp if known else 1)
+        known = Parallel(1 if tp is None else tp, pp=known.pp if known else 1)
     return replace(known, ep=ep or known.ep, attention_dp=dp or known.attention_dp), notes
 
 
@@ -256,6 +259,8 @@ def _kv_dtype(
 ) -> tuple[str | None, list[str]]:
     """Return the type of the KV cache that the command line tells, else the server, else the checkpoint."""
     if option is not None:
+        if option not in DTYPES:
+            raise UsageError(f"--kv-dtype {option}: no such type; known are {', '.join(DTYPES)}")
         return DTYPES[option], []
     served = told.kv_cache_dtype if told else None
     if served not in {None, "auto"}:
