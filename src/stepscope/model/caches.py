@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.dtypes import item_bytes
 from stepscope.errors import UsageError
+from stepscope.model.kv_pool import kv_pool_layout
 from stepscope.model.spec import Mla
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ def kv_caches(spec: ModelSpec, parallel: Parallel, kv_dtype: str, layers: tuple[
     """
     attention = spec.attention
     if isinstance(attention, Mla):
-        row = (1, attention.kv_lora_rank + attention.qk_rope_head_dim)
-        return (CacheTensor("KV pool", row, kv_dtype, layers),)
+        return (CacheTensor("KV pool", (1, kv_pool_layout(attention).row), kv_dtype, layers),)
     row = (kv_heads(attention, parallel), attention.head_dim)
     return tuple(CacheTensor(name, row, kv_dtype, layers) for name in ("K pool", "V pool"))
 

@@ -191,8 +191,8 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
         cache: where traces are kept, so that they need not be read again.
 
     Raises:
-        UsageError: a name is not known, a number is below 1, the model does not divide by the ranks, the GPU's rates are
-            not known, or the traces hold no decode steps of that batch size.
+        UsageError: a name is not known, a number is below 1, the model does not divide by the ranks, the GPU's rates
+            are not known, or the traces hold no decode steps of that batch size.
         NotATraceError: a file is no trace, or a folder holds none.
     """
     if measured_us is not None and traces:
