@@ -2,8 +2,9 @@
 
 ## What it looks like
 `aten::to` or `aten::copy_`, or a copy kernel in a graph, once per attention layer; its elements are the pool's slots
-times the pool's row. Its duration is the same in every step, whatever the batch and the context. The row is known of latent attention (MLA); a pool of a model that
-keeps keys and values by head is a `redundant-cast`, where its shape is recorded.
+times the pool's row. Its duration is the same in every step, whatever the batch and the context. The row is known of
+latent attention (MLA); a pool of a model that keeps keys and values by head is a `redundant-cast`, where its shape is
+recorded.
 
 ## Why it happens
 The KV cache is stored in FP8, the attention kernel takes 16-bit keys, and the backend converts what it passes: the
