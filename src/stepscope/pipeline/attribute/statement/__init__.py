@@ -52,6 +52,8 @@ def find_statement(stack: Stack, folders: Sequence[Path]) -> Statement | NoState
         folders: where the source is looked for, before the file that the trace itself names.
     """
     frame = stack.frame
+    if stack.calls is not None and not stack.calls.until:
+        return NoStatement(f"the recorded spans within {frame.function} in {frame.file} overlap without sense")
     if stack.calls is not None and stack.calls.until[-1].kind is CallKind.COMPILED:
         return NoStatement(f"{frame.function} in {frame.file} ran as torch.compile rewrote it, without its statements")
     missing: list[NoStatement] = []
