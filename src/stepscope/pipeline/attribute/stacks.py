@@ -26,7 +26,8 @@ MODULE = "nn.Module: "
 """What the frame of a module's call begins with."""
 MOST_CALLS = 256
 """So many calls on each side of the op are looked at; a server's loop has made millions."""
-_BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>\w+)\b")
+_C_FUNCTION = "<built-in "
+_BUILT_IN = re.compile(rf"^{_C_FUNCTION}(?:method|function) (?P<name>\w+)\b")
 _COMPILER = "torch/_dynamo/"
 _BETWEEN = ";"
 """Between the functions of a `Call stack`, of which the innermost comes first."""
@@ -67,6 +68,8 @@ class Calls:
     """Whether these are all since the function began."""
     to_end: bool = False
     """Whether these are all until it ended."""
+    built_ins: bool = False
+    """Whether its thread's recording holds calls of functions written in C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,7 @@ def _calls(trace: Trace, op: int, frames: pl.DataFrame, function: tuple[int, int
         _named(until.tail(MOST_CALLS)) if holds_op else (),
         _named(later.head(MOST_CALLS)),
         from_start=until.height <= MOST_CALLS,
+        built_ins=bool(frames["name"].unique().cast(pl.String).str.starts_with(_C_FUNCTION).any()),
         to_end=bool(frames.select((pl.col("start_ns") >= high).any()).item()) and later.height <= MOST_CALLS,
     )
 
