@@ -111,7 +111,7 @@ class Evaluation:
         for node in nodes:
             self._expression(node)
 
-    def _expression(self, node: ast.AST | None) -> None:
+    def _expression(self, node: ast.AST | None) -> None:  # noqa: C901 -- a case a kind of expression
         match node:
             case None | ast.Lambda():
                 return
