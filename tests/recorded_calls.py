@@ -32,9 +32,11 @@ def stack_in(
 ) -> Stack:
     """Return the stack of an op whose function made these calls, the op's the last; `later`: all until it ended."""
     frames = (StackFrame("server.py", 1, "main"), StackFrame(file, line, function, was_running=was_running))
+    until, after = tuple(map(call, calls)), tuple(map(call, later or ()))
     made = Calls(
-        tuple(map(call, calls)),
-        tuple(map(call, later or ())),
+        until,
+        after,
+        built_ins=any(made.kind is CallKind.BUILT_IN for made in (*until, *after)),
         from_start=not was_running,
         to_end=later is not None,
     )

@@ -19,7 +19,9 @@ SUMMED_KERNEL_TIME_MS = 93.2
 TOKENS_PER_S = 10.5
 
 GLM_5 = Deployment.of("glm-5", 8, None)
-CAST = Transfer(SLOTS * GLM_5.kv_pool.row, "Float8_e4m3fn", "BFloat16")
+assert GLM_5.kv_pool is not None
+POOL = GLM_5.kv_pool
+CAST = Transfer(SLOTS * POOL.row, "Float8_e4m3fn", "BFloat16")
 
 
 def weight_elements(name: str) -> int:
@@ -28,9 +30,9 @@ def weight_elements(name: str) -> int:
 
 
 def test_the_pool_has_a_row_of_576_and_285_million_elements() -> None:
-    assert GLM_5.kv_pool.row == 576
+    assert POOL.row == 576
     assert CAST.elements == 285_437_952
-    assert GLM_5.kv_pool.describe(SLOTS) == "KV pool, 495,552 slots × (512 latent + 64 rope)"
+    assert POOL.describe(SLOTS) == "KV pool, 495,552 slots × (512 latent + 64 rope)"
 
 
 def test_every_layer_casts_its_pool_once_a_step() -> None:
@@ -74,4 +76,4 @@ def test_what_is_cast_is_neither_expert_weight() -> None:
 
 def test_the_launch_of_the_cast_has_room_for_no_other_pool() -> None:
     # 557,496 blocks × 128 threads × 4 elements
-    assert list(GLM_5.kv_pool.slots_in_range(557_495 * 512 + 1, 557_496 * 512)) == [SLOTS]
+    assert list(POOL.slots_in_range(557_495 * 512 + 1, 557_496 * 512)) == [SLOTS]

@@ -41,7 +41,7 @@ def test_the_fields_of_the_contract(run: Run) -> None:
     assert all(point.keys() == {"batch", "context", "floor_us_per_step", "tokens_per_s"} for point in found["growth"])
 
 
-@pytest.mark.parametrize("told", ["86", "86ms", "86 ms", "0.086s", "86000us", "86000µs"])
+@pytest.mark.parametrize("told", ["86", "86ms", "86 ms", "0.086s", "86000us", "86000\u00b5s", "86000\u03bcs"])
 def test_a_duration_is_in_ms_unless_it_says_otherwise(told: str, run: Run) -> None:
     assert document(run, "--measured", told)["measured_us"] == pytest.approx(86_000)
 
@@ -71,11 +71,17 @@ WRONG = {
     "an unknown format": [*CASE[:-4], "--weights", "fp3"],
     "no duration": [*CASE, "--measured", "soon"],
     "a negative duration": [*CASE, "--measured=-86ms"],
+    "a duration of none": [*CASE, "--measured", "0ms"],
+    "a duration beyond a float": [*CASE, "--measured", "9" * 400],
     "a duration and a trace": [*CASE, "--measured", "86ms", "--trace", "t.json"],
     "a missing trace": [*CASE, "--trace", "missing.json"],
     "expert groups that do not divide": [*CASE, "--ep", "3"],
     "attention groups that do not divide": [*CASE, "--dp", "3"],
     "a batch of none": [*CASE, "--batch", "0"],
+    "a batch of halves": [*CASE, "--batch", "1.5"],
+    "a batch beyond a float": [*CASE, "--batch", "9" * 310],
+    "a context beyond a float": [*CASE, "--context", "9" * 310],
+    "ranks of many digits": [*CASE[:-6], "--tp", "9" * 5000],
     "a report of its own": [*CASE, "--format", "csv"],
 }
 
@@ -86,6 +92,17 @@ def test_wrong_usage_exits_with_2(what: str, run: Run, tmp_path: Path, monkeypat
     code, out, err = run(*WRONG[what])
     assert (code, out) == (2, "")
     assert is_one_sentence(err)
+
+
+def test_what_is_missing_is_the_model_whatever_else_is(run: Run) -> None:
+    assert run("floor", "--gpu", "h200")[2] == "stepscope: --model is needed\n"
+
+
+def test_the_most_that_is_taken_overflows_nothing(run: Run) -> None:
+    most = "9" * 12
+    for drawn in ("json", "terminal", "markdown"):
+        code, _, err = run(*CASE, "--batch", most, "--context", most, "--measured", f"{most}s", "--format", drawn)
+        assert (code, err) == (0, "")
 
 
 def test_a_file_that_is_no_trace_exits_with_3(run: Run, tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ class TestDeployment:
     def test_without_a_model_only_the_common_row_is_known(self) -> None:
         deployment = Deployment.of(None, None, 1024)
         assert (deployment.name, deployment.spec, deployment.weights, deployment.context) == (None, None, (), 1024)
-        assert deployment.kv_pool.row == 576
+        assert deployment.kv_pool == KVPoolLayout(latent=512, rope=64)
+
+    def test_a_model_that_keeps_keys_and_values_by_head_has_no_pool_of_latents(self) -> None:
+        assert Deployment.of("llama-3.1-8b", 8, None).kv_pool is None
 
     def test_without_a_group_no_weight_is_known(self) -> None:
         deployment = Deployment.of("glm-5", None, None)

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model import published_configs
 
@@ -112,6 +112,7 @@ VALUES = st.one_of(
 PUBLISHED = [value for name, value in vars(published_configs).items() if name.isupper()]
 
 
+@settings(deadline=None)
 @given(config=st.sampled_from(PUBLISHED), changes=st.data())
 def test_whatever_stands_in_a_field_gives_a_model_or_a_sentence(config: dict[str, Any], changes: st.DataObject) -> None:
     names = [*config, "text_config", "sliding_window_pattern", "index_topk", "mlp_layer_types", "num_experts"]

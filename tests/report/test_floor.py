@@ -53,6 +53,13 @@ def test_the_terminals_report_fits_80_columns(found: Floor) -> None:
     assert any(line.strip().startswith("measured") and line.endswith("+") for line in lines)
 
 
+def test_a_narrow_terminal_loses_no_digit(found: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = drawn(found, Format.TERMINAL)
+    assert max(map(len, text.splitlines())) <= 40
+    assert "\u2026" not in text
+
+
 @pytest.mark.parametrize("report_format", [Format.TERMINAL, Format.MARKDOWN])
 def test_no_report_holds_a_control_character(found: Floor, report_format: Format) -> None:
     assert not set(drawn(found, report_format)) & {"\x1b", "\u202e"}

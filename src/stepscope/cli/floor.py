@@ -6,15 +6,15 @@ import re
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from stepscope.cli import options
 from stepscope.cli.output import check_writable, result_stream
 from stepscope.errors import ExitCode, UsageError
 from stepscope.report import Format
 
-_DURATION = re.compile(r"^(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>us|µs|ms|s)?$")
-_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+_DURATION = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]+)?|\.[0-9]+)\s*(?P<unit>us|[\u00b5\u03bc]s|ms|s)?")
+_US = {"us": 1.0, "\u00b5s": 1.0, "\u03bcs": 1.0, "ms": 1e3, "s": 1e6}
+"""µ is typed as the micro sign or as the Greek letter."""
 
 
 def floor(  # noqa: PLR0913 -- the options of the command
@@ -39,9 +39,9 @@ def floor(  # noqa: PLR0913 -- the options of the command
     ] = None,
     batch: Annotated[
         int | None,
-        Parameter("--batch", validator=Number(gte=1), help="Requests in the step; by default as in the trace, else 1."),
+        Parameter("--batch", converter=options.count, help="Requests in the step; by default as in the trace, else 1."),
     ] = None,
-    context: Annotated[int, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")] = 1024,
+    context: Annotated[int, Parameter("--context", converter=options.count, help="Live tokens of a request.")] = 1024,
     measured: Annotated[
         str | None, Parameter("--measured", help="What the step was measured to take: 86ms, 0.086s; a number is ms.")
     ] = None,
@@ -88,7 +88,8 @@ def floor(  # noqa: PLR0913 -- the options of the command
 
 
 def _microseconds(text: str) -> float:
-    found = _DURATION.match(text.strip())
-    if found is None:
-        raise UsageError(f"--measured {text}: is no duration such as 86ms")
-    return float(found["number"]) * _US[found["unit"] or "ms"]
+    found = _DURATION.fullmatch(text.strip())
+    us = 0.0 if found is None else float(found["number"]) * _US[found["unit"] or "ms"]
+    if not us:
+        raise UsageError(f"--measured {text[:40]}: is no duration such as 86ms")
+    return us

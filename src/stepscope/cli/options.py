@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
+from cyclopts import Parameter, Token
 
+from stepscope.errors import UsageError
 from stepscope.report import Format, TableFormat
+
+_MOST_DIGITS = 12
+"""No deployment has a million millions of anything; far more than that overflow what is computed from them."""
+
+
+def count(_type: object, tokens: Sequence[Token]) -> int:
+    """Return a number of things: whole, and at least 1."""
+    option, text = tokens[0].keyword or "", tokens[0].value.strip()
+    if not re.fullmatch(rf"0*[1-9][0-9]{{0,{_MOST_DIGITS - 1}}}", text):
+        raise UsageError(f"{option} {text[:40]}: must be a whole number, at least 1 and below 10^{_MOST_DIGITS}")
+    return int(text)
+
 
 ReportFormat = Annotated[Format, Parameter("--format", help="What to print.")]
 Table = Annotated[TableFormat, Parameter("--format", help="What to print.")]
@@ -30,17 +44,17 @@ ServerInfo = Annotated[
         " the options do not tell.",
     ),
 ]
-Tp = Annotated[int | None, Parameter("--tp", validator=Number(gte=1), help="Ranks of the tensor-parallel group.")]
+Tp = Annotated[int | None, Parameter("--tp", converter=count, help="Ranks of the tensor-parallel group.")]
 Ep = Annotated[
     int | None,
-    Parameter("--ep", validator=Number(gte=1), help="Ranks, of those, that the experts are shared out over."),
+    Parameter("--ep", converter=count, help="Ranks, of those, that the experts are shared out over."),
 ]
 Dp = Annotated[
     int | None,
-    Parameter("--dp", validator=Number(gte=1), help="Groups of those ranks that attend to requests of their own."),
+    Parameter("--dp", converter=count, help="Groups of those ranks that attend to requests of their own."),
 ]
 GpuName = Annotated[str | None, Parameter("--gpu", help="GPU; by default the one that the trace recorded.")]
-Context = Annotated[int | None, Parameter("--context", validator=Number(gte=1), help="Live tokens of a request.")]
+Context = Annotated[int | None, Parameter("--context", converter=count, help="Live tokens of a request.")]
 Sources = Annotated[
     list[Path] | None,
     Parameter(

@@ -48,6 +48,11 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graph_kernel_us: Figure | None = None
     """What one empty kernel costs the device in the replay of a graph of them."""
 
+    @property
+    def memory_ceiling(self) -> Figure | None:
+        """The memory's rate that can be reached: measured where known, else the datasheet's."""
+        return self.memory_measured_gb_per_s or self.memory_gb_per_s
+
     def overlaid(self, other: Gpu) -> Gpu:
         """Return this GPU with the figures that `other` has in place of its own; the name stays."""
         known = {field: value for field in FIGURES if (value := getattr(other, field)) is not None}

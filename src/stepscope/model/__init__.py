@@ -1,6 +1,6 @@
 """The model's own facts: its layers, the tensors on one rank, and which of them a shape is."""
 
-from stepscope.model.caches import CacheTensor, rank_caches
+from stepscope.model.caches import CacheTensor, index_cache, kv_caches, rank_caches
 from stepscope.model.catalogue import LINEAR, Component, Weight, mtp_weights, rank_weights
 from stepscope.model.config import load_model, preset_names
 from stepscope.model.deployment import Deployment, weight_formats
@@ -34,6 +34,8 @@ __all__ = [
     "count_parameters",
     "find_format",
     "format_names",
+    "index_cache",
+    "kv_caches",
     "kv_pool_layout",
     "load_model",
     "match_elements",

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from stepscope.dtypes import item_bytes
 from stepscope.errors import UsageError
+from stepscope.model.kv_pool import kv_pool_layout
 from stepscope.model.spec import Mla
 
 if TYPE_CHECKING:
     from stepscope.model.parallel import Parallel
-    from stepscope.model.spec import Gqa, ModelSpec
+    from stepscope.model.spec import Gqa, ModelSpec, SparseIndex
 
 _INDEX_PAGE = 64
 _INDEX_BLOCK = 128
@@ -59,13 +60,7 @@ class CacheTensor:
 def rank_caches(
     spec: ModelSpec, parallel: Parallel, kv_dtype: str = "BFloat16", stage: range | None = None
 ) -> tuple[CacheTensor, ...]:
-    """Return the tensors that one rank keeps tokens in.
-
-    Latent attention keeps one pool [slots, 1, latent + rope] on every rank, because all heads read the same; attention
-    by head keeps [slots, heads of keys, head_dim] for keys and for values. A sparse index keeps its keys in FP8 with a
-    float32 scale for each 128, a page of 64 tokens after another: first the page's keys, then its scales (SGLang's
-    `DSATokenToKVPool`): 132 bytes a token where the index has heads of 128. A layer with a window has as many slots as
-    the others unless the engine has a pool of its own for such layers.
+    """Return the tensors that one rank keeps tokens in: `kv_caches`, and `index_cache` where the model has one.
 
     Args:
         spec: the model.
@@ -77,19 +72,35 @@ def rank_caches(
         UsageError: the heads of keys and values do not divide by the ranks, nor the ranks by them.
     """
     every = tuple(stage if stage is not None else range(len(spec.layers)))
-    attention, index = spec.attention, spec.sparse_index
-    caches = []
-    if isinstance(attention, Mla):
-        row = (1, attention.kv_lora_rank + attention.qk_rope_head_dim)
-        caches.append(CacheTensor("KV pool", row, kv_dtype, every))
-    else:
-        row = (kv_heads(attention, parallel), attention.head_dim)
-        caches += [CacheTensor("K pool", row, kv_dtype, every), CacheTensor("V pool", row, kv_dtype, every)]
     indexed = tuple(layer for layer in spec.indexed_layers if layer in every)
-    if index is not None and indexed:
-        scales = -(-index.head_dim // _INDEX_BLOCK) * _INDEX_SCALE_BYTES
-        caches.append(CacheTensor("index K cache", (index.head_dim + scales,), "Byte", indexed, _INDEX_PAGE))
-    return tuple(caches)
+    index = (index_cache(spec.sparse_index, indexed),) if spec.sparse_index is not None and indexed else ()
+    return (*kv_caches(spec, parallel, kv_dtype, every), *index)
+
+
+def kv_caches(spec: ModelSpec, parallel: Parallel, kv_dtype: str, layers: tuple[int, ...]) -> tuple[CacheTensor, ...]:
+    """Return the pools of keys and values.
+
+    Latent attention keeps one pool [slots, 1, latent + rope] on every rank, because all heads read the same; attention
+    by head keeps [slots, heads of keys, head_dim] for keys and for values. A layer with a window has as many slots as
+    the others unless the engine has a pool of its own for such layers.
+
+    Raises:
+        UsageError: the heads of keys and values do not divide by the ranks, nor the ranks by them.
+    """
+    attention = spec.attention
+    if isinstance(attention, Mla):
+        return (CacheTensor("KV pool", (1, kv_pool_layout(attention).row), kv_dtype, layers),)
+    row = (kv_heads(attention, parallel), attention.head_dim)
+    return tuple(CacheTensor(name, row, kv_dtype, layers) for name in ("K pool", "V pool"))
+
+
+def index_cache(index: SparseIndex, layers: tuple[int, ...]) -> CacheTensor:
+    """Return the keys of a sparse index: FP8 with a float32 scale for each 128, 132 bytes a token of heads of 128.
+
+    A page of 64 tokens lies after another: first the page's keys, then its scales (SGLang's `DSATokenToKVPool`).
+    """
+    scales = -(-index.head_dim // _INDEX_BLOCK) * _INDEX_SCALE_BYTES
+    return CacheTensor("index K cache", (index.head_dim + scales,), "Byte", layers, _INDEX_PAGE)
 
 
 def kv_heads(gqa: Gqa, parallel: Parallel) -> int:

@@ -46,7 +46,8 @@ class Deployment:
     """Live tokens of a request."""
     weights: tuple[Weight, ...]
     """On one rank; empty where the ranks or the model are not told."""
-    kv_pool: KVPoolLayout
+    kv_pool: KVPoolLayout | None
+    """Of latent attention, also where no model is told; None: the model keeps keys and values by head."""
     formats: Mapping[Component, WeightFormat] | None
     """By kind of layer, of what is not BF16."""
     kv_dtype: str | None
@@ -87,6 +88,9 @@ class Deployment:
                 nothing without another.
         """
         told = None if server_info is None else read_server_info(server_info)
+        for option, value in (("--tp", tp), ("--ep", ep), ("--dp", dp), ("--context", context)):
+            if value is not None and value < 1:
+                raise UsageError(f"{option} {value}: must be at least 1")
         for option, value in (("--tp", tp), ("--ep", ep), ("--dp", dp)):
             if value is not None and model is None and told is None:
                 raise UsageError(f"{option} {value}: says nothing without --model")
@@ -107,7 +111,7 @@ class Deployment:
             parallel=parallel,
             context=context,
             weights=rank_weights(spec, parallel, stored) if spec and parallel else (),
-            kv_pool=kv_pool_layout(spec.attention) if spec and isinstance(spec.attention, Mla) else PUBLISHED_MLA,
+            kv_pool=_kv_pool(spec),
             formats=stored,
             kv_dtype=kv,
             pool_slots=told.pool_slots if told else None,
@@ -150,6 +154,12 @@ def weight_formats(spec: ModelSpec, name: str) -> dict[Component, WeightFormat]:
     if spec.experts is not None and not name.startswith("fp8"):
         return {Component.EXPERTS: named}
     return dict.fromkeys(LINEAR, named)
+
+
+def _kv_pool(spec: ModelSpec | None) -> KVPoolLayout | None:
+    if spec is None:
+        return PUBLISHED_MLA
+    return kv_pool_layout(spec.attention) if isinstance(spec.attention, Mla) else None
 
 
 class _Found(NamedTuple):
@@ -208,7 +218,7 @@ def _parallel(
                 raise UsageError(f"{option} {value}: says nothing without --tp")
         return None, notes
     if known is None or tp not in {None, known.tp}:  # groups of other ranks say nothing of these
-        known = Parallel(tp or 1, pp=known.pp if known else 1)
+        known = Parallel(1 if tp is None else tp, pp=known.pp if known else 1)
     return replace(known, ep=ep or known.ep, attention_dp=dp or known.attention_dp), notes
 
 
@@ -249,6 +259,8 @@ def _kv_dtype(
 ) -> tuple[str | None, list[str]]:
     """Return the type of the KV cache that the command line tells, else the server, else the checkpoint."""
     if option is not None:
+        if option not in DTYPES:
+            raise UsageError(f"--kv-dtype {option}: no such type; known are {', '.join(DTYPES)}")
         return DTYPES[option], []
     served = told.kv_cache_dtype if told else None
     if served not in {None, "auto"}:

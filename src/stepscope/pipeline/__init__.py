@@ -6,6 +6,7 @@ cost and after attribute: they list what a trace holds, and judge nothing.
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,12 +191,18 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
         cache: where traces are kept, so that they need not be read again.
 
     Raises:
-        UsageError: a name is not known, the model does not divide by the ranks, the GPU's rates are not known, or the
-            traces hold no decode steps of that batch size.
+        UsageError: a name is not known, a number is below 1, the model does not divide by the ranks, the GPU's rates
+            are not known, or the traces hold no decode steps of that batch size.
         NotATraceError: a file is no trace, or a folder holds none.
     """
     if measured_us is not None and traces:
         raise UsageError("--measured and --trace both tell what was measured; give one of them")
+    if measured_us is not None and not 0 < measured_us < inf:
+        raise UsageError(f"--measured {measured_us} µs: is no duration")
+    if batch is not None and batch < 1:
+        raise UsageError(f"--batch {batch}: must be at least 1")
+    if model is None and server_info is None:
+        raise UsageError("--model is needed")
     ceilings = Ceilings.of(find_gpu(gpu, None))
     if ceilings is None:
         raise UsageError(f"--gpu {gpu}: the rate of its memory is not known")

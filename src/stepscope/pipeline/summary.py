@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope import document
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
@@ -77,7 +78,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
     """Return one document of several traces' own, their findings ordered together."""
     return document.Diagnosis(
         traces=[trace for part in parts for trace in part.traces],
-        model=parts[0].model,
+        model=_common_model([part.model for part in parts if part.model]),
         hardware=next((part.hardware for part in parts if part.hardware), None),
         steps=[step for part in parts for step in part.steps],
         breakdown=[row for part in parts for row in part.breakdown],
@@ -243,6 +244,19 @@ def _model(deployment: Deployment) -> document.Model | None:
         page_size=deployment.page_size,
         notes=[document.encodable(note) for note in deployment.notes],
     )
+
+
+def _common_model(models: Sequence[document.Model]) -> document.Model | None:
+    """Return the model of all traces: what one trace's shapes determine holds, unless another's say otherwise."""
+    if not models:
+        return None
+    known = {
+        field: {value for model in models if (value := getattr(model, field)) is not None}
+        for field in ("tp", "ep", "dp", "pool_slots")
+    }
+    agreed = {field: values.pop() if len(values) == 1 else None for field, values in known.items()}
+    notes = list(dict.fromkeys(note for model in models for note in model.notes))
+    return replace(models[0], notes=notes, **agreed)
 
 
 def _hardware(gpu: Gpu | None) -> document.Hardware | None:

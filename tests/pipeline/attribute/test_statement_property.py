@@ -202,7 +202,7 @@ def said(source: str, made: list[Made], upto: int, *, later: bool) -> tuple[int,
     """Return the lines that are said for one of the calls."""
     line = source.splitlines().index(f"def {NAME}(x, y, xs):") + 1
     calls = [call for call, _ in made]
-    recorded = Calls(tuple(calls[: upto + 1]), tuple(calls[upto + 1 :]) if later else (), to_end=later)
+    recorded = Calls(tuple(calls[: upto + 1]), tuple(calls[upto + 1 :]) if later else (), to_end=later, built_ins=True)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "m.py").write_text(source)
         found = find_statement(Stack((StackFrame("m.py", line, NAME),), 0, recorded), [Path(folder)])

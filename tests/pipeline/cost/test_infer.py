@@ -6,9 +6,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tests.decode_steps import Work, eager
 
 import stepscope
-from stepscope.model import Deployment, ModelSpec, load_model
+from stepscope.model import Deployment, KVPoolLayout, ModelSpec, load_model
 from stepscope.pipeline.attribute import WorkGroup, attribute
 from stepscope.pipeline.cost.infer import infer_slots, infer_tp, settle
 from stepscope.pipeline.link import link
@@ -51,6 +52,25 @@ def test_a_diagnosis_says_what_it_inferred() -> None:
     assert len([note for note in model.notes if "inferred" in note or "are those of the tensor" in note]) == 2
 
 
+def test_of_several_traces_the_model_holds_what_none_contradicts(tmp_path: Path) -> None:
+    """GLM-5 on 8 and on 4 ranks: 64 heads of 256 are 2048 or 4096 values a rank, the shared expert 512 or 1024."""
+
+    def recorded(name: str, *widths: tuple[int, int]) -> Path:
+        products = [Work("nvjet_a", 9, "aten::mm", [[1, k], [k, n]], ["c10::BFloat16"] * 2) for k, n in widths]
+        return eager([products] * 4).save(tmp_path / name)
+
+    eight, four = recorded("8", (2048, 2048), (6144, 512)), recorded("4", (4096, 6144), (6144, 1024))
+    silent = recorded("none", (3, 5))
+
+    def ranks(*traces: Path) -> int | None:
+        model = stepscope.diagnose(traces, model="glm-5").model
+        assert model is not None
+        return model.tp
+
+    assert [ranks(eight), ranks(four), ranks(silent)] == [8, 4, None]
+    assert [ranks(silent, eight), ranks(eight, four)] == [8, None]
+
+
 def test_what_was_told_is_not_inferred() -> None:
     told = Deployment.of("glm-5", 4, None)
     assert settle(told, []) == told
@@ -63,7 +83,7 @@ def test_two_tensors_with_the_pools_row_leave_its_slots_open() -> None:
         group.op, group.input_shapes = "aten::index", [[slots, 1, 576], []]
         return group
 
-    pool = Deployment.of("glm-5", None, None).kv_pool
+    pool = KVPoolLayout(latent=512, rope=64)
     assert infer_slots(pool, [indexes(4096), indexes(4096)]) == 4096
     assert infer_slots(pool, [indexes(4096), indexes(8192)]) is None
     assert infer_slots(pool, []) is None

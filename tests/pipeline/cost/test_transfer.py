@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.hardware import Gpu, find_gpu
-from stepscope.pipeline.cost import Transfer, ceiling_gb_per_s
+from stepscope.pipeline.cost import Transfer
 
 POOL = 495_552 * 576
 
@@ -43,8 +43,6 @@ def test_no_rate_gives_no_floor() -> None:
     cast = Transfer(1024, "Float8_e4m3fn", "BFloat16")
     assert cast.floor_us(None) is None
     assert cast.floor_us(Gpu("unknown", [])) is None
-    assert ceiling_gb_per_s(None) is None
-    assert ceiling_gb_per_s(Gpu("unknown", [])) is None
 
 
 def test_an_unknown_type_has_no_size() -> None:

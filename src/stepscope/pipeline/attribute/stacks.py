@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
     from stepscope.trace import Trace
 
-FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$")
-"""What the frame of a Python function is named; frames of modules and built-ins are not."""
+FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
+"""What the frame of a Python function is named; frames of modules and built-ins are not.
+
+A dot matches line breaks too: a name of a million parts that ends in two would be tried at each of them, to its end.
+"""
 MODULE = "nn.Module: "
 """What the frame of a module's call begins with."""
 MOST_CALLS = 256
 """So many calls on each side of the op are looked at; a server's loop has made millions."""
-_BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>\w+)\b")
+_C_FUNCTION = "<built-in "
+_BUILT_IN = re.compile(rf"^{_C_FUNCTION}(?:method|function) (?P<name>\w+)\b")
 _COMPILER = "torch/_dynamo/"
 _BETWEEN = ";"
 """Between the functions of a `Call stack`, of which the innermost comes first."""
@@ -58,12 +62,14 @@ class Calls:
     """What a function called itself, in order; at most `MOST_CALLS` before the op's, and as many after."""
 
     until: tuple[Call, ...]
-    """Up to the call that the op is in, or that is the op."""
+    """Up to the call that the op is in, or that is the op; none where the spans contradict each other."""
     later: tuple[Call, ...] = ()
     from_start: bool = True
     """Whether these are all since the function began."""
     to_end: bool = False
     """Whether these are all until it ended."""
+    built_ins: bool = False
+    """Whether its thread's recording holds calls of functions written in C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +109,8 @@ def stack_of(trace: Trace, op: int, internal: Collection[str] = INTERNAL) -> Sta
         internal: packages whose functions are not your code.
     """
     start, duration, thread = trace.ops.select("start_ns", "duration_ns", "thread").row(op)
-    end = start + duration
     on_thread = trace.frames.with_row_index("row").filter(pl.col("thread") == thread)
-    around = _around(on_thread, start, end)
+    around = _around(on_thread, start, duration)
     rows = around.select("row", pl.col("name").cast(pl.String), "start_ns", "duration_ns").iter_rows()
     functions = [(row, found, low, low + length) for row, name, low, length in rows if (found := FUNCTION.match(name))]
     if not functions:
@@ -118,7 +123,7 @@ def stack_of(trace: Trace, op: int, internal: Collection[str] = INTERNAL) -> Sta
     place = place_of(frames, internal)
     row, _, low, high = functions[place]
     outer = around["row"].to_list()
-    calls = _calls(trace, on_thread, outer[: outer.index(row) + 1], (thread, low, high, start))
+    calls = _calls(trace, op, on_thread.filter(~pl.col("row").is_in(outer[: outer.index(row) + 1])), (low, high))
     calls = replace(calls, from_start=calls.from_start and not frames[place].was_running)
     names = around["name"].cast(pl.String)
     modules = names.filter(names.str.starts_with(MODULE)).str.strip_prefix(MODULE)
@@ -131,10 +136,10 @@ def frames_of_text(call_stack: str) -> tuple[StackFrame, ...]:
     return tuple(StackFrame(found["file"], int(found["line"]), found["function"]) for found in functions if found)
 
 
-def _around(table: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    """Return the spans that enclose a time, outermost first."""
+def _around(table: pl.DataFrame, start: int, duration: int) -> pl.DataFrame:
+    """Return the spans that enclose one, outermost first; where times were rounded, its later half may stick out."""
     ends = pl.col("start_ns") + pl.col("duration_ns")
-    return table.filter((pl.col("start_ns") <= start) & (ends >= end)).sort(
+    return table.filter((pl.col("start_ns") <= start) & (ends > start) & (ends >= start + duration // 2)).sort(
         "start_ns", "duration_ns", descending=[False, True], maintain_order=True
     )
 
@@ -145,34 +150,39 @@ def place_of(frames: Sequence[StackFrame], internal: Collection[str]) -> int:
     return yours[-1] if yours else len(frames) - 1
 
 
-def _calls(trace: Trace, on_thread: pl.DataFrame, outer: Sequence[int], within: tuple[int, int, int, int]) -> Calls:
+def _calls(trace: Trace, op: int, frames: pl.DataFrame, function: tuple[int, int]) -> Calls:
     """Return what a function called directly.
 
     Args:
         trace: the trace.
-        on_thread: the frames of the function's thread, with their `row`.
-        outer: the rows of the function itself and of the frames around it.
-        within: its thread, where it begins and ends, and when the op began.
+        op: the op within it, as a row of `trace.ops`.
+        frames: those of its thread, but for the function itself and what is around it.
+        function: where it begins and ends.
     """
-    thread, low, high, at = within
+    low, high = function
+    at, duration, thread = trace.ops.select("start_ns", "duration_ns", "thread").row(op)
     end = pl.col("start_ns") + pl.col("duration_ns")
     inside = (pl.col("start_ns") >= low) & (end <= high)
-    is_within = pl.col("duration_ns") < high - low  # an op around the function itself is none of its calls
+    is_within = (pl.col("duration_ns") < high - low) | (pl.col("row") == op)  # no op around the function itself
     columns = ("start_ns", "duration_ns", pl.col("name").cast(pl.String))
-    frames = on_thread.filter(inside & ~pl.col("row").is_in(outer)).select(*columns, is_op=pl.lit(value=False))
-    on_its_thread = pl.col("thread") == thread
-    ops = trace.ops.filter(on_its_thread & inside & is_within).select(*columns, is_op=pl.lit(value=True))
-    spans = pl.concat([frames, ops]).sort(
-        "start_ns", "duration_ns", "is_op", descending=[False, True, False], maintain_order=True
-    )
-    direct = spans.filter(pl.col("start_ns") >= end.cum_max().shift(1, fill_value=low))
+    ops = trace.ops.with_row_index("row").filter((pl.col("thread") == thread) & inside & is_within)
+    spans = pl.concat(
+        [
+            frames.filter(inside).select(*columns, is_op=pl.lit(value=False)),
+            ops.select(*columns, is_op=pl.lit(value=True)),
+        ]
+    ).sort("start_ns", "duration_ns", "is_op", descending=[False, True, False], maintain_order=True)
+    # where times were rounded, a call may begin before the one before it ends: it is none of that one's by its middle
+    middle = pl.col("start_ns") + pl.col("duration_ns") // 2
+    direct = spans.filter(middle >= end.cum_max().shift(1, fill_value=low))
     until, later = direct.filter(pl.col("start_ns") <= at), direct.filter(pl.col("start_ns") > at)
-    is_over = bool(on_thread.select(((pl.col("start_ns") >= high) & ~pl.col("row").is_in(outer)).any()).item())
+    holds_op = until.tail(1).select((end >= at + duration // 2).any()).item()
     return Calls(
-        _named(until.tail(MOST_CALLS)),
+        _named(until.tail(MOST_CALLS)) if holds_op else (),
         _named(later.head(MOST_CALLS)),
         from_start=until.height <= MOST_CALLS,
-        to_end=is_over and later.height <= MOST_CALLS,
+        built_ins=bool(frames["name"].unique().cast(pl.String).str.starts_with(_C_FUNCTION).any()),
+        to_end=bool(frames.select((pl.col("start_ns") >= high).any()).item()) and later.height <= MOST_CALLS,
     )
 
 
@@ -198,7 +208,7 @@ def _recorded_as_text(trace: Trace, op: int, internal: Collection[str]) -> Stack
     """Return the stack that stands on the op or, where it has none, on the innermost op around it."""
     start, duration, thread = trace.ops.select("start_ns", "duration_ns", "thread").row(op)
     told = pl.col("call_stack").is_not_null() & (pl.col("thread") == thread)
-    around = _around(trace.ops.filter(told), start, start + duration)
+    around = _around(trace.ops.filter(told), start, duration)
     if not around.height:
         return None
     call_stack, hierarchy = around.select(pl.col("call_stack", "module_hierarchy").cast(pl.String)).row(-1)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.dtypes import item_bytes
-from stepscope.model import Mla
+from stepscope.model import Mla, index_cache, kv_caches
 from stepscope.pipeline.cost.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.model import Gqa, Parallel, SparseIndex
+    from stepscope.model import SparseIndex
     from stepscope.pipeline.cost.rank import Load, Rank
 
 INDEX_KEY_DTYPE = "Float8_e4m3fn"
-INDEX_SCALE_BYTES = 4
-"""A key of the sparse index is FP8 with one float32 scale, as DeepSeek-V3.2's own inference code keeps it."""
+"""As DeepSeek-V3.2's own inference code keeps and multiplies the keys of the sparse index."""
 
 
 class OfLayers(NamedTuple):
@@ -88,22 +86,9 @@ def index_scores(rank: Rank, index: SparseIndex, load: Load) -> OfLayers:
 
 
 def row_bytes(rank: Rank, kv_dtype: str) -> int:
-    """Return the bytes of a token in the KV pool of one layer on one rank.
-
-    MLA keeps a latent and a rotary key for all heads, on every rank. Otherwise a rank keeps keys and values of its
-    share of the KV heads, and of one where there are more ranks than KV heads.
-    """
-    attention = rank.spec.attention
-    if isinstance(attention, Mla):
-        elements = attention.kv_lora_rank + attention.qk_rope_head_dim
-    else:
-        elements = 2 * _kv_heads(attention, rank.parallel) * attention.head_dim
-    return elements * item_bytes(kv_dtype)
+    """Return the bytes of a token in the KV pools of one layer on one rank."""
+    return sum(pool.bytes_per_token for pool in kv_caches(rank.spec, rank.parallel, kv_dtype, layers=()))
 
 
 def _key_bytes(index: SparseIndex) -> int:
-    return index.head_dim * item_bytes(INDEX_KEY_DTYPE) + INDEX_SCALE_BYTES
-
-
-def _kv_heads(attention: Gqa, parallel: Parallel) -> int:
-    return max(attention.num_key_value_heads // parallel.attention_tp, 1)
+    return index_cache(index, layers=()).bytes_per_token

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
-from stepscope.model import How, Mla, Parallel, match_shape, rank_weights
+from stepscope.model import How, Parallel, match_shape, rank_weights
 from stepscope.pipeline.cost.ops import as_gemm, call_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def settle(deployment: Deployment, groups: Sequence[WorkGroup]) -> Deployment:
     if parallel is None and (tp := infer_tp(spec, groups)) is not None:
         parallel = Parallel(tp)
         notes.append(f"--tp {tp} is inferred: the shapes of the recorded multiplications fit no other number of ranks")
-    if slots is None and isinstance(spec.attention, Mla) and (slots := infer_slots(deployment.kv_pool, groups)):
+    if slots is None and deployment.kv_pool and (slots := infer_slots(deployment.kv_pool, groups)):
         notes.append(f"the KV pool's {slots:,} slots are those of the tensor that the trace's ops index")
     weights = deployment.weights or (rank_weights(spec, parallel, deployment.formats) if parallel else ())
     return replace(deployment, parallel=parallel, weights=weights, pool_slots=slots, notes=tuple(notes))

@@ -41,4 +41,8 @@ class Load:
 
     def attended(self, parallel: Parallel) -> int:
         """Return the requests of the busiest attention group."""
-        return ceil(self.batch / parallel.attention_dp)
+        return self.share(parallel.attention_dp)
+
+    def share(self, groups: int) -> int:
+        """Return the requests of the busiest of so many groups, each of which holds the whole of a part."""
+        return ceil(self.batch / groups)

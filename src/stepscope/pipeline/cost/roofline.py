@@ -48,7 +48,7 @@ class Ceilings:
     @classmethod
     def of(cls, gpu: Gpu | None) -> Self | None:
         """Return a GPU's ceilings; None where its memory's rate is not known."""
-        memory = None if gpu is None else gpu.memory_measured_gb_per_s or gpu.memory_gb_per_s
+        memory = gpu.memory_ceiling if gpu else None
         if gpu is None or memory is None:
             return None
         known = {

@@ -30,13 +30,5 @@ class Transfer:
 
     def floor_us(self, gpu: Gpu | None) -> float | None:
         """Return the least time in µs: at the measured copy rate where known, else at the datasheet's peak."""
-        rate = ceiling_gb_per_s(gpu)
-        return None if rate is None else self.bytes / rate / 1e3
-
-
-def ceiling_gb_per_s(gpu: Gpu | None) -> float | None:
-    """Return the memory rate that can be reached: measured where known, else the datasheet's."""
-    if gpu is None:
-        return None
-    figure = gpu.memory_measured_gb_per_s or gpu.memory_gb_per_s
-    return figure.value if figure else None
+        rate = gpu.memory_ceiling if gpu else None
+        return None if rate is None else self.bytes / rate.value / 1e3

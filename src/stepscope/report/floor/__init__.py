@@ -55,7 +55,7 @@ def _draw(floor: Floor, stream: TextIO) -> None:
 def _drawn(section: Table) -> rich_table.Table:
     drawn = rich_table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, name in enumerate(section.header):
-        drawn.add_column(name, justify="left" if number in section.left else "right")
+        drawn.add_column(name, justify="left" if number in section.left else "right", overflow="fold")
     for row in section.rows:
         drawn.add_row(*map(printable, row))
     return drawn

@@ -102,6 +102,29 @@ def test_attention_groups_share_out_the_requests_and_the_busiest_counts() -> Non
     assert found["dense MLP"][1] == 2 * 5 * 288 / 2  # of all requests, split
 
 
+def test_what_groups_hold_whole_is_multiplied_with_their_own_requests() -> None:
+    """As servers with attention groups may have it: dense MLP, shared expert and LM head unsplit, 3 of 5 requests."""
+    found = counted(rank_of(LATENT, tp=2, attention_dp=2, dense_dp=2, shared_dp=2, lm_head_dp=2), batch=5, context=6)
+    assert found["dense MLP"] == (288 * 2, 2 * 3 * 288)
+    assert found["shared expert"] == (2 * 96 * 2, 2 * 3 * 2 * 96)
+    assert found["LM head"] == (16 * 8 * 2 + 3 * 16 * 2, 2 * 3 * 16 * 8)
+    assert found["sampling"] == (3 * 16 * 2, 3 * 16)
+
+
+def test_norms_of_what_a_branch_adds_and_biases_do_not_read_the_stream_again() -> None:
+    """A layer reads and writes it once for attention and once for the MLP: 2 layers, the last norm, 3 tokens of 8."""
+    stream = 5 * 2 * 3 * 8 * 2
+    four = msgspec.structs.replace(GROUPED, layer_norms=("in", "after_attention", "before_mlp", "after_mlp"))
+    assert counted(rank_of(four), 3, 10)["norms"][0] == stream + (2 * 4 + 1) * 8 * 2
+    biased = msgspec.structs.replace(GROUPED, norm_bias=True)
+    assert counted(rank_of(biased), 3, 10)["norms"][0] == stream + 2 * (2 * 2 + 1) * 8 * 2
+
+
+def test_the_bias_of_a_head_writes_no_logits_of_its_own() -> None:
+    biased = msgspec.structs.replace(GROUPED, lm_head_bias=True)
+    assert counted(rank_of(biased), 3, 10)["LM head"] == (32 * 8 * 2 + 32 * 2 + 3 * 32 * 2, 2 * 3 * 32 * 8 + 3 * 32)
+
+
 def test_a_tied_head_is_read_as_well() -> None:
     tied = msgspec.structs.replace(LATENT, tie_word_embeddings=True)
     assert counted(rank_of(tied), 2, 5)["LM head"] == counted(rank_of(LATENT), 2, 5)["LM head"]
@@ -120,6 +143,14 @@ def test_attention_groups_gather_for_dense_layers_and_send_tokens_to_experts() -
     found: list[Any] = list(exchanges(rank_of(LATENT, tp=4, attention_dp=4, ep=4), Load(8, 10, "BFloat16")))
     hit = 4 * (1 - 15 / 28)  # groups of 2 experts that 2 of 8 lie in: C(6, 2) = 15 of C(8, 2) = 28 miss a group
     assert found == [(2, 3 / 4 * (8 * 16)), (4, pytest.approx(2 * 16 * hit * 3 / 4))]
+
+
+def test_groups_that_hold_dense_layers_for_themselves_gather_nothing_for_them() -> None:
+    load = Load(8, 10, "BFloat16")
+    whole: list[Any] = list(exchanges(rank_of(LATENT, tp=4, attention_dp=4, dense_dp=4, ep=4), load))
+    assert [exchange.times for exchange in whole] == [4]  # two expert layers, there and back
+    halves = list(exchanges(rank_of(LATENT, tp=4, attention_dp=2, dense_dp=2), load))
+    assert halves[1] == (1, 2 * 1 / 2 * (4 * 16))  # an all-reduce of 4 requests between 2 ranks
 
 
 def test_without_shared_out_experts_attention_groups_gather_every_token() -> None:

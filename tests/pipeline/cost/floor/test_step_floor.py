@@ -27,6 +27,23 @@ def test_the_components_add_up_to_the_floor() -> None:
     assert found.tokens_per_s == pytest.approx(1e6 / found.floor_us_per_step)
 
 
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"batch": 0}, "--batch 0: must be at least 1"),
+        ({"context": -1}, "--context -1: must be at least 1"),
+        ({"tp": 0}, "--tp 0: must be at least 1"),
+        ({"ep": -8}, "--ep -8: must be at least 1"),
+        ({"measured_us": float("nan")}, "is no duration"),
+        ({"measured_us": 0.0}, "is no duration"),
+        ({"kv_dtype": "fp3"}, "--kv-dtype fp3: no such type"),
+    ],
+)
+def test_python_refuses_what_the_command_line_does(told: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        floor(**{**STORY, **told})
+
+
 def test_the_storys_step_could_take_under_5_ms() -> None:
     """Bytes of a rank by hand: what is read once a step at 1,792 GB/s."""
     attention = 2048 * 6144 + 8 * 256 * 2048 + 576 * 6144 + 8 * 448 * 512 + 6144 * 8 * 256

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_COST_A_CALL = 2
 """Where more of the recording than this, for each call, is not explained, the source is another version's."""
-_Named = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | Comprehension
+_Named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | Comprehension
 _MODULE = "<module>"
 _LAMBDA = "<lambda>"
 
@@ -52,6 +52,8 @@ def find_statement(stack: Stack, folders: Sequence[Path]) -> Statement | NoState
         folders: where the source is looked for, before the file that the trace itself names.
     """
     frame = stack.frame
+    if stack.calls is not None and not stack.calls.until:
+        return NoStatement(f"the recorded spans within {frame.function} in {frame.file} overlap without sense")
     if stack.calls is not None and stack.calls.until[-1].kind is CallKind.COMPILED:
         return NoStatement(f"{frame.function} in {frame.file} ran as torch.compile rewrote it, without its statements")
     missing: list[NoStatement] = []
@@ -79,11 +81,10 @@ def _in_file(path: Path, stack: Stack) -> Statement | NoStatement:
 
 def _in_source(source: str, stack: Stack) -> Statement | NoStatement:
     tree = ast.parse(source)
-    functions = list(_functions(tree, stack))
-    if not functions:
+    ways = _ways(tree, stack)
+    if not ways:
         return _changed(tree, stack.frame)
-    aliases = aliases_of(tree)
-    nodes = [node for function in functions for node in _statements(paths_of(function, aliases), stack)]
+    nodes = [node for paths, begin in ways for node in _statements(paths, begin, stack)]
     if not nodes:
         return _not_called(stack)
     different = list(dict.fromkeys(nodes))
@@ -91,11 +92,11 @@ def _in_source(source: str, stack: Stack) -> Statement | NoStatement:
     return Statement(text, stack.frame.file, tuple(sorted({node.lineno for node in different})))
 
 
-def _statements(paths: Paths, stack: Stack) -> list[ast.stmt | ast.expr]:
+def _statements(paths: Paths, begin: Sequence[int], stack: Stack) -> list[ast.stmt | ast.expr]:
     """Return the statements that may have made the call."""
     if stack.calls is None:
         return _at_line(paths, stack.frame.line)
-    explained = explain(paths, stack.calls)
+    explained = explain(paths, stack.calls, begin)
     if explained is None or explained.cost > _MOST_COST_A_CALL * explained.calls:
         return []
     return [site.node for site in explained.sites]
@@ -111,38 +112,46 @@ def _at_line(paths: Paths, line: int) -> list[ast.stmt | ast.expr]:
     return sorted((node for length, node in around if length == shortest), key=lambda node: node.col_offset)
 
 
-def _functions(tree: ast.Module, stack: Stack) -> Iterator[_Named | ast.Module]:
-    """Yield the functions of the frame's name that begin on its line (decorators count).
+def _ways(tree: ast.Module, stack: Stack) -> list[tuple[Paths, list[int]]]:
+    """Return the ways through each function that the frame may be of, and the cells from which it can have begun.
 
-    A frame with another line encloses it: one that was running when recording began, or of a stack recorded as text.
-    Of several within each other it is the innermost.
+    It has the frame's name and begins on its line (decorators count), or is a generator or coroutine that went on from
+    there. A frame with another line was running when recording began, or is of a stack recorded as text: of several
+    functions around the line, it is the innermost.
     """
-    frame = stack.frame
+    frame, aliases = stack.frame, aliases_of(tree)
     if frame.function == _MODULE:
-        yield tree
-        return
-    named = [(node, first) for node, first in _all_functions(tree) if _name_of(node) == frame.function]
-    told = stack.calls is not None
-    beginning = [node for node, first in named if told and frame.line in {first, node.lineno}]
-    if beginning or (told and not frame.was_running):
-        yield from beginning
-        return
-    enclosing = [(first, node) for node, first in named if first <= frame.line <= (node.end_lineno or first)]
-    latest = max((first for first, _ in enclosing), default=0)
-    yield from (node for first, node in enclosing if first == latest)
+        return [(paths_of(tree, aliases), [0])]
+    around: list[tuple[int, Paths, list[int]]] = []
+    for node, first in _all_functions(tree):
+        if _name_of(node) == frame.function and first <= frame.line <= (node.end_lineno or first):
+            paths = paths_of(node, aliases)
+            begin = [0] if frame.line in {first, node.lineno} else []
+            around.append((first, paths, begin + _waiting_at(paths, frame.line)))
+    if stack.calls is not None:
+        begun = [(paths, begin) for _, paths, begin in around if begin]
+        if begun or not frame.was_running:
+            return begun
+    latest = max((first for first, _, _ in around), default=0)
+    return [(paths, [0]) for first, paths, _ in around if first == latest]
+
+
+def _waiting_at(paths: Paths, line: int) -> list[int]:
+    sites = [(cell, paths.cells[cell]) for cell in paths.pauses]
+    return [cell for cell, site in sites if site and site.node.lineno <= line <= (site.node.end_lineno or 0)]
 
 
 def _all_functions(tree: ast.Module) -> Iterator[tuple[_Named, int]]:
     """Yield each function with the line on which Python says that it begins."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node, min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         elif isinstance(node, ast.Lambda | Comprehension):
             yield node, node.lineno
 
 
 def _name_of(node: ast.AST) -> str:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return node.name
     return COMPREHENSIONS.get(type(node), _LAMBDA)
 

@@ -28,6 +28,8 @@ class Paths:
     cells: list[Site | None] = field(default_factory=list)
     after: list[list[int]] = field(default_factory=list)
     """To which cells Python can go on from each; their numbers are greater, but for the head of a loop."""
+    pauses: list[int] = field(default_factory=list)
+    """The cells at which a generator or coroutine waits; a profiler sees it called anew when it goes on."""
 
 
 class Evaluation:
@@ -68,6 +70,12 @@ class Evaluation:
         assert self.node is not None  # noqa: S101 -- set before any expression is walked
         self.cell(Site(kind, self.node, name))
 
+    def _pause(self, awaited: ast.expr | None = None) -> None:
+        """Add where Python leaves for the caller; what is awaited runs from there, also when it goes on."""
+        assert self.node is not None  # noqa: S101 -- set before any expression is walked
+        name = "" if awaited is None else called_name(awaited)
+        self.paths.pauses.append(self.cell(Site(SiteKind.PAUSE, self.node, name, is_open=awaited is not None)))
+
     def _either(self, *ways: Callable[[], object] | None) -> None:
         """Add ways of which one is taken; None: that nothing is done."""
         start = self._from
@@ -90,18 +98,20 @@ class Evaluation:
         elif isinstance(target, ast.Subscript | ast.Attribute):
             parts = (target.value, target.slice) if isinstance(target, ast.Subscript) else (target.value,)
             self._all(() if once_more else parts)
-            self._site(SiteKind.STORE)
+            self._site(SiteKind.STORE, target.attr if isinstance(target, ast.Attribute) else "")
 
     def _head(self, node: ast.For | ast.AsyncFor | ast.comprehension) -> None:
         """Add what fetches the next item, and where it goes."""
         self._site(SiteKind.LOOP, called_name(node.iter))
+        if isinstance(node, ast.AsyncFor) or (isinstance(node, ast.comprehension) and node.is_async):
+            self._pause(node.iter)
         self._target(node.target)
 
     def _all(self, nodes: Iterable[ast.AST | None]) -> None:
         for node in nodes:
             self._expression(node)
 
-    def _expression(self, node: ast.AST | None) -> None:
+    def _expression(self, node: ast.AST | None) -> None:  # noqa: C901 -- a case a kind of expression
         match node:
             case None | ast.Lambda():
                 return
@@ -121,6 +131,12 @@ class Evaluation:
                 self._all(part for pair in zip(node.keys, node.values, strict=True) for part in pair)
             case ast.Call():
                 self._call(node)
+            case ast.Yield():
+                self._expression(node.value)
+                self._pause()
+            case ast.YieldFrom() | ast.Await():
+                self._expression(node.value)
+                self._pause(node.value)
             case _:
                 self._all(ast.iter_child_nodes(node))
                 self._own_site(node)
@@ -185,6 +201,8 @@ class Evaluation:
     def _passes(self, node: Comprehension, generators: Sequence[ast.comprehension], *, ready: bool = False) -> None:
         if not generators:
             self._all((node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,))
+            if isinstance(node, ast.GeneratorExp):
+                self._pause()
             return
         if not ready:
             self._expression(generators[0].iter)

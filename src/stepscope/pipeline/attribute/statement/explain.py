@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.pipeline.attribute.stacks import CallKind
-from stepscope.pipeline.attribute.statement.sites import FAR, cost, elsewhere, passing, stays
+from stepscope.pipeline.attribute.statement.sites import FAR, ODD, cost, elsewhere, passing, stays
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from stepscope.pipeline.attribute.stacks import Call, Calls
     from stepscope.pipeline.attribute.statement.evaluation import Paths
@@ -21,11 +20,13 @@ _MOST_WORK = 200_000
 """Cells times calls: about half a second. Of a larger function fewer calls are looked at."""
 _LEAST_CALLS = 8
 _NEVER = 1 << 30
+_NEAR = 2 * ODD
+"""Places that cost so much more than the cheapest are judged with it by what came after the op."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The places that may have made the call, all equally likely."""
+    """The places that may have made the call, none much likelier than another."""
 
     sites: tuple[Site, ...]
     cost: int
@@ -34,38 +35,47 @@ class Explained:
     """How many calls up to there were looked at."""
 
 
-def explain(paths: Paths, calls: Calls) -> Explained | None:
+def explain(paths: Paths, calls: Calls, begin: Sequence[int]) -> Explained | None:
     """Return what made the last of the calls up to the op; None where no place of the function can have.
 
+    Args:
+        paths: the ways through the function.
+        calls: what it called.
+        begin: the cells from which it may have begun, or gone on.
+
     The cheapest way is found call by call, as Viterbi's algorithm does: for each cell, the least cost of being there
-    after the calls so far. Of places that explain the past equally well, those remain that explain best what came
-    after.
+    after the calls so far. Of places that explain the past about equally well, those remain that explain best what came
+    before and after. Where the best makes the call under another name, so do those that cost little more.
     """
     looked_at = calls.until[-max(_MOST_WORK // len(paths.cells), _LEAST_CALLS) :]
-    ways = _Ways(paths, built_ins=any(call.kind is CallKind.BUILT_IN for call in (*calls.until, *calls.later)))
+    ways = _Ways(paths, built_ins=calls.built_ins)
     from_start = calls.from_start and len(looked_at) == len(calls.until)
     here = [_LATE if from_start else 0] * len(paths.cells)
-    here[0] = 0
+    for cell in begin:
+        here[cell] = 0
     for call in looked_at[:-1]:
         here = ways.after(here, ways.making(here, call), call)
     totals = ways.making(here, looked_at[-1])
     least = min(totals)
     if least >= _NEVER:
         return None
-    cells = [cell for cell, total in enumerate(totals) if total == least]
-    cells = _that_fit(ways, calls, cells)
+    near = {cell: total for cell, total in enumerate(totals) if total <= least + _NEAR}
+    cells = _that_fit(ways, calls, near)
     return Explained(tuple(site for cell in cells if (site := paths.cells[cell])), least, len(looked_at))
 
 
-def _that_fit(ways: _Ways, calls: Calls, cells: list[int]) -> list[int]:
-    """Return those of the cells from which the calls after the op are explained best."""
-    most = _MOST_WORK // (len(ways.paths.cells) * len(cells))
-    later = calls.later[:most]
-    if len(cells) == 1 or not most:
-        return cells
-    whole = calls.to_end and len(later) == len(calls.later)
-    costs = [_rest(ways, cell, calls.until[-1], later, whole=whole) for cell in cells]
-    return [cell for cell, rest in zip(cells, costs, strict=True) if rest == min(costs)]
+def _that_fit(ways: _Ways, calls: Calls, near: Mapping[int, int]) -> list[int]:
+    """Return those of the cells, each with its cost so far, from which all calls are explained best."""
+    made = calls.until[-1]
+    most = _MOST_WORK // (len(ways.paths.cells) * len(near))
+    if len(near) > 1 and most:
+        later = calls.later[:most]
+        whole = calls.to_end and len(later) == len(calls.later)
+        near = {cell: total + _rest(ways, cell, made, later, whole=whole) for cell, total in near.items()}
+    least = min(near.values())
+    if any(ways.known[made][cell] for cell, total in near.items() if total == least):
+        least += ODD
+    return [cell for cell, total in near.items() if total <= least]
 
 
 def _rest(ways: _Ways, cell: int, made: Call, later: Sequence[Call], *, whole: bool) -> int:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.attribute.statement.evaluation import Paths
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module | Comprehension
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.Module | Comprehension
+"""What Python runs as a function of its own, the body of a class too."""
 
 
 def paths_of(function: Function, aliases: Mapping[str, frozenset[str]]) -> Paths:
@@ -82,7 +83,7 @@ class _Walk(Evaluation):
 
     def finish(self) -> None:
         """Add the cell where the function is over."""
-        self._from = list(dict.fromkeys([*self._from, *self._returning]))
+        self._from = list(dict.fromkeys([*self._from, *self._returning, *self.paths.pauses]))
         self.cell()
 
     def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 -- a case a kind of statement
@@ -149,6 +150,9 @@ class _Walk(Evaluation):
         for part in bases:
             if part is not None:
                 self.of_statement(part, part)
+        if isinstance(node, ast.ClassDef):
+            self.node = node.bases[0] if node.bases else node
+            self._site(SiteKind.CALL, "__build_class__")
         for decorator in reversed(node.decorator_list):
             self.node = decorator
             self._call_site(None if isinstance(decorator, ast.Call) else decorator)
@@ -172,6 +176,8 @@ class _Walk(Evaluation):
         item = node.items[number]
         self.of_statement(item.context_expr, item.context_expr)
         self._site(SiteKind.ENTER)
+        if isinstance(node, ast.AsyncWith):
+            self._pause(item.context_expr)
         if item.optional_vars is not None:
             self._target(item.optional_vars)
         begin = len(self.paths.cells)
@@ -184,6 +190,8 @@ class _Walk(Evaluation):
         def leave() -> None:
             self.node = item.context_expr
             self._site(SiteKind.EXIT)
+            if isinstance(node, ast.AsyncWith):
+                self._pause(item.context_expr)
 
         self._clean_up(leave)
         done = self._from

@@ -18,7 +18,7 @@ class SiteKind(StrEnum):
 
     CALL = "call"
     ATTRIBUTE = "attribute"
-    """One that is read: a property's function may run."""
+    """One that is read: a property's function may run, as where one is stored."""
     OPERATOR = "operator"
     INDEX = "index"
     STORE = "store"
@@ -30,6 +30,8 @@ class SiteKind(StrEnum):
     EXIT = "exit"
     COMPREHENSION = "comprehension"
     """A function of its own: always for a generator, for the others until Python 3.11."""
+    PAUSE = "pause"
+    """Of a generator or coroutine, which leaves for its caller here; open: something else runs in its place."""
     FORMAT = "format"
     IMPORT = "import"
 
@@ -66,7 +68,14 @@ _NEVER_RECORDED = {
 """Types written in C: a call of one is no call of a function."""
 _GENERATOR = "<genexpr>"
 """It runs anew for each item."""
+_OF_CLASS = {"cls", "__class__"}
+"""Names of a class that are not written as one."""
 _CONSTRUCTION = {"__new__", "__init__", "__call__", "__post_init__"}
+_CONVERSION = {
+    *("__iter__", "__next__", "__len__", "__length_hint__", "__getitem__", "__hash__", "__eq__"),
+    *("__str__", "__repr__", "__format__", "__bool__", "__int__", "__index__", "__float__", "__complex__", "__bytes__"),
+}
+"""What a type written in C calls of the object that it is given."""
 _CASTS = {"float", "half", "bfloat16", "double", "int", "long", "short", "bool", "type", "type_as", "cpu", "cuda"}
 """Methods of a tensor that run `aten::to`."""
 _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data", "grad", "numpy_T", "matrix_H"}
@@ -116,16 +125,18 @@ _OPS: Mapping[SiteKind, set[str]] = {
     SiteKind.LOOP: _UNPACK_OPS,
     SiteKind.FORMAT: _READ_OPS,
 }
+_LOOKED_UP = {"__hash__", "__eq__"}
 _METHODS: Mapping[SiteKind, set[str]] = {
     SiteKind.ATTRIBUTE: {"__getattr__", "__getattribute__", "__get__"},
-    SiteKind.INDEX: {"__getitem__", "__missing__", "__class_getitem__"},
-    SiteKind.STORE: {"__setitem__", "__setattr__", "__delitem__", "__delattr__", "__set__"},
+    SiteKind.INDEX: {"__getitem__", "__missing__", "__class_getitem__", *_LOOKED_UP},
+    SiteKind.STORE: {"__setitem__", "__setattr__", "__delitem__", "__delattr__", "__set__", *_LOOKED_UP},
     SiteKind.TEST: {"__bool__", "__len__"},
     SiteKind.LOOP: {"__iter__", "__next__", "__getitem__", "__aiter__", "__anext__"},
     SiteKind.ENTER: {"__enter__", "__aenter__"},
     SiteKind.EXIT: {"__exit__", "__aexit__"},
     SiteKind.FORMAT: {"__format__", "__str__", "__repr__"},
-    SiteKind.IMPORT: {"_handle_fromlist", "_find_and_load", "_lock_unlock_module", "__getattr__"},
+    SiteKind.PAUSE: {"__await__", "__iter__", "__next__"},
+    SiteKind.IMPORT: {"_handle_fromlist", "_find_and_load", "_lock_unlock_module", "parent", "__getattr__"},
 }
 """The methods behind each kind of expression, where a class defines them in Python."""
 
@@ -136,9 +147,11 @@ def cost(site: Site, call: Call) -> int | None:
         return _cost_of_op(site, call.name)
     if site.kind is SiteKind.CALL:
         return _cost_of_call(site, call)
-    if call.kind not in {CallKind.FUNCTION, CallKind.COMPILED}:
+    if call.kind is CallKind.MODULE or (call.kind is CallKind.BUILT_IN and not _is_method(call.name)):
         return None
-    return 0 if call.name in _methods_of(site) else None
+    if call.name in _methods_of(site):
+        return 0
+    return ODD if _runs_others(site) and not _is_method(call.name) else None
 
 
 def passing(site: Site, *, built_ins: bool) -> int:
@@ -156,7 +169,7 @@ def passing(site: Site, *, built_ins: bool) -> int:
 def stays(site: Site, call: Call) -> bool:
     """Tell whether the place can make another call after that one: an index several ops, a class `__init__` too."""
     if site.kind is SiteKind.CALL:
-        return call.kind is CallKind.OP or call.name in _CONSTRUCTION
+        return call.kind is CallKind.OP or call.name in _CONSTRUCTION or site.name in _NEVER_RECORDED
     return call.name == _GENERATOR or site.kind in {SiteKind.INDEX, SiteKind.STORE, SiteKind.LOOP, SiteKind.IMPORT}
 
 
@@ -165,18 +178,23 @@ def elsewhere(call: Call) -> int:
     return ODD if call.kind is CallKind.FUNCTION and _is_method(call.name) else FAR
 
 
+def _runs_others(site: Site) -> bool:
+    """Tell whether generators or coroutines go on here that may have been made anywhere."""
+    return site.kind is SiteKind.LOOP or (site.kind is SiteKind.PAUSE and site.is_open)
+
+
 def _methods_of(site: Site) -> set[str]:
     """Return the names of Python functions that an expression may call without saying so."""
     if site.kind is SiteKind.OPERATOR:
         stem, _ = _OPERATORS[site.name.removeprefix(IN_PLACE)]
-        return {f"__{stem}__", f"__r{stem}__", f"__i{stem}__"}
+        return {f"__{stem}__", f"__r{stem}__", f"__i{stem}__"} | (_LOOKED_UP if stem == "contains" else set())
     methods = _METHODS.get(site.kind, set())
-    if site.kind in {SiteKind.COMPREHENSION, SiteKind.ATTRIBUTE}:
+    if site.kind in {SiteKind.COMPREHENSION, SiteKind.ATTRIBUTE, SiteKind.STORE}:
         return methods | {site.name}
-    return methods | {site.name, _GENERATOR} if site.kind is SiteKind.LOOP else methods  # a pass resumes a generator
+    return methods | {site.name, _GENERATOR} if _runs_others(site) else methods  # a pass resumes a generator
 
 
-def _cost_of_call(site: Site, call: Call) -> int | None:
+def _cost_of_call(site: Site, call: Call) -> int | None:  # noqa: PLR0911 -- a case a line
     name = call.name
     if name == site.name or name in site.also:
         return 0
@@ -187,7 +205,9 @@ def _cost_of_call(site: Site, call: Call) -> int | None:
     if name in _CONSTRUCTION:
         return 0 if _is_type(site.name) or not site.name or name == "__call__" else ODD
     if _is_method(name):
-        return None
+        return 0 if site.name in _NEVER_RECORDED and name in _CONVERSION else None
+    if not site.name:
+        return 0
     return _OPEN if _is_type(site.name) else ODD  # a decorator's function, or one that the source calls otherwise
 
 
@@ -217,5 +237,4 @@ def _is_method(name: str) -> bool:
 
 def _is_type(name: str) -> bool:
     """Tell whether a name is written as a class's: making an object is recorded only where Python code does it."""
-    bare = name.lstrip("_")
-    return bare[:1].isupper()
+    return name.lstrip("_")[:1].isupper() or name in _OF_CLASS

@@ -34,7 +34,12 @@ def exchanges(rank: Rank, load: Load) -> Iterator[Exchange]:
             yield Exchange(layers, all_reduce_sends(parallel.tp, load.batch * hidden))
         return
     gathered = share_out_sends(parallel.tp, load.batch * hidden)
-    yield Exchange(2 * len(spec.dense_layers), gathered)  # gathered before the MLP, reduced and scattered after it
+    if parallel.dense_dp < parallel.attention_dp:
+        yield Exchange(2 * len(spec.dense_layers), gathered)  # gathered before the MLP, reduced and scattered after it
+    elif parallel.dense_tp > 1:
+        yield Exchange(
+            len(spec.dense_layers), all_reduce_sends(parallel.dense_tp, load.share(parallel.dense_dp) * hidden)
+        )
     if spec.experts is not None:
         yield Exchange(2 * len(spec.expert_layers), min(gathered, _to_experts(spec, spec.experts, parallel, load)))
 

@@ -47,22 +47,23 @@ class Part(NamedTuple):
 
 def parts(rank: Rank, load: Load) -> Iterator[Part]:
     """Yield the components in the order in which a step runs them; those that the model lacks are left out."""
-    spec, attended = rank.spec, load.attended(rank.parallel)
+    spec, parallel, attended = rank.spec, rank.parallel, load.attended(rank.parallel)
     yield Part(EMBEDDING, [_embedding(spec, attended)])
-    yield Part(NORMS, [_norm(spec, weight, attended) for weight in rank.of(Component.NORM)])
+    yield Part(NORMS, [_residual_stream(spec, attended), *(_norm(norm, attended) for norm in rank.of(Component.NORM))])
     yield Part(PROJECTIONS, _all_linear(rank, Component.ATTENTION, attended))
     if spec.sparse_index is not None:
         yield Part(INDEX, list(_sparse_index(rank, spec.sparse_index, load)))
     yield Part(KV_APPEND, [kv_append(rank, load)])
     yield Part(KV_READ, [read.work * read.layers for read in kv_read(rank, load)])
     if spec.dense_layers:
-        yield Part(DENSE_MLP, _all_linear(rank, Component.DENSE_MLP, load.batch))
+        yield Part(DENSE_MLP, _all_linear(rank, Component.DENSE_MLP, load.share(parallel.dense_dp)))
     if spec.experts is not None:
         yield Part(ROUTER, _all_linear(rank, Component.ROUTER, load.batch))
         yield Part(ROUTING, [_routing(spec.experts, len(spec.expert_layers) * load.batch)])
         yield Part(EXPERTS, [_routed(spec.experts, weight, load.batch) for weight in rank.of(Component.EXPERTS)])
         if spec.experts.shared:
-            yield Part(SHARED_EXPERT, _all_linear(rank, Component.SHARED_EXPERT, load.batch))
+            tokens = load.share(parallel.shared_dp)
+            yield Part(SHARED_EXPERT, _all_linear(rank, Component.SHARED_EXPERT, tokens))
     yield from _output(rank, load)
 
 
@@ -91,14 +92,18 @@ def _routing(experts: Experts, tokens: int) -> Work:
     return Work(tokens * experts.per_token * (4 + 4))
 
 
-def _norm(spec: ModelSpec, weight: Weight, tokens: int) -> Work:
-    """A norm's weight; one of the residual stream also reads each token's stream and writes it with the branch added.
+def _residual_stream(spec: ModelSpec, tokens: int) -> Work:
+    """Each token's stream, read and written with a branch added: by the norm before each branch, and by the last.
 
-    Operations of an RMSNorm: add, square, sum, scale, weight. Norms within attention find their input on the chip.
+    A layer has two branches at most: what further norms it has find their input, a branch's result, on the chip.
     """
-    is_of_stream = weight.shape == (spec.hidden_size,)
-    stream = 2 * tokens * spec.hidden_size * ACTIVATION_BYTES if is_of_stream else 0
-    return Work(weight.count * (weight.bytes + stream), weight.count * 5 * tokens * weight.elements)
+    passes = len(spec.layers) * min(len(spec.layer_norms), 2) + 1
+    return Work(passes * 2 * tokens * spec.hidden_size * ACTIVATION_BYTES)
+
+
+def _norm(weight: Weight, tokens: int) -> Work:
+    """A norm's weight. Operations of an RMSNorm: add, square, sum, scale, weight."""
+    return Work(weight.count * weight.bytes, weight.count * 5 * tokens * weight.elements)
 
 
 def _embedding(spec: ModelSpec, tokens: int) -> Work:
@@ -118,11 +123,12 @@ def _sparse_index(rank: Rank, index: SparseIndex, load: Load) -> Iterator[Work]:
 
 
 def _output(rank: Rank, load: Load) -> Iterator[Part]:
-    """The LM head, which writes N rows of logits, and the sampler, which reads them: a comparison a logit.
+    """The LM head, which writes a row of logits a token, and the sampler, which reads them: a comparison a logit.
 
     A head tied to the embedding holds no values of its own, and must be read all the same.
     """
     heads = [weight for weight in rank.weights if weight.component is Component.LM_HEAD]
-    logits = load.batch * sum(weight.shape[0] for weight in heads)
-    yield Part(LM_HEAD, [*(_linear(weight, load.batch) for weight in heads), Work(logits * ACTIVATION_BYTES)])
+    tokens = load.share(rank.parallel.lm_head_dp)
+    logits = tokens * sum(weight.shape[0] for weight in heads if weight.is_matrix)
+    yield Part(LM_HEAD, [*(_linear(weight, tokens) for weight in heads), Work(logits * ACTIVATION_BYTES)])
     yield Part(SAMPLING, [Work(logits * ACTIVATION_BYTES, logits)])

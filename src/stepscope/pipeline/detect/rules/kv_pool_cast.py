@@ -2,7 +2,9 @@
 
 ## What it looks like
 `aten::to` or `aten::copy_`, or a copy kernel in a graph, once per attention layer; its elements are the pool's slots
-times the pool's row. Its duration is the same in every step, whatever the batch and the context.
+times the pool's row. Its duration is the same in every step, whatever the batch and the context. The row is known of
+latent attention (MLA); a pool of a model that keeps keys and values by head is a `redundant-cast`, where its shape is
+recorded.
 
 ## Why it happens
 The KV cache is stored in FP8, the attention kernel takes 16-bit keys, and the backend converts what it passes: the
@@ -34,6 +36,7 @@ from stepscope.document import Confidence, Fix
 from stepscope.model import How, match_elements, match_shape
 from stepscope.pipeline.attribute.live_tokens import ONE_BLOCK_A_ROW, LiveTokens, live_tokens
 from stepscope.pipeline.cost import Transfer
+from stepscope.pipeline.cost.tensors import most_slots
 from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (
     Casts,
@@ -48,6 +51,7 @@ from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from stepscope.model import KVPoolLayout
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.attribute.moved import Moved
 
@@ -91,10 +95,11 @@ class _PoolCast:
     from_shape: bool
 
 
-class _Bounds(NamedTuple):
-    """What a pool's shape must respect, looked up once for all casts of a phase."""
+class _Pool(NamedTuple):
+    """The pool's row and what its shape must respect, looked up once for all casts of a phase."""
 
-    pool_rows: int
+    layout: KVPoolLayout
+    rows: int
     """Rows of the largest tensor of a pool's width: what has fewer was gathered from it."""
     batch_sizes: set[int]
     """Sizes that follow the batch: a tensor that begins with one is new in every step."""
@@ -102,12 +107,17 @@ class _Bounds(NamedTuple):
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find casts of as many rows as a pool has, in every step, of which few can be live."""
-    bounds = _Bounds(_largest_pool(case), batch_sizes(case))
-    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group, bounds))]
-    if not pool_casts:
-        yield from _other_counts(case)
+    layout = case.deployment.kv_pool
+    if layout is None:
+        yield from _kept_by_head(case)
         return
-    largest, layout = pool_casts[0], case.deployment.kv_pool
+    shapes = [shape for group in case.groups for shape in group.input_shapes or ()]
+    pool = _Pool(layout, most_slots(layout, shapes), batch_sizes(case))
+    pool_casts = [cast for group in case.groups if (cast := _pool_cast(case, group, pool))]
+    if not pool_casts:
+        yield from _other_counts(case, layout)
+        return
+    largest = pool_casts[0]
     live = live_tokens(case.deployment, case.step, case.groups, largest.slots)
     if live is None:
         yield LIVE_TOKENS_UNKNOWN
@@ -122,7 +132,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         transfer=largest.transfer,
         shape=shape or (largest.slots, 1, layout.row),
     )
-    floor = _floor_of_live(case, largest, live)
+    floor = _floor_of_live(case, layout, largest, live)
     evidence = replace(
         cast_evidence(case, casts, origin),
         live_tokens=live.tokens if live else None,
@@ -134,7 +144,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         title=f"The whole KV pool is cast {types} {units.count(largest.group.calls_per_step)} times a step",
         confidence=_confidence(case, largest),
         notes=[
-            *_inference_notes(case, largest),
+            *_inference_notes(case, layout, largest),
             *_waste_notes(largest, live, floor),
             *slow_kernel_note(evidence),
             *origin.notes,
@@ -148,15 +158,28 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     )
 
 
-def _other_counts(case: Case) -> Iterator[Unchecked]:
-    """Say that a large cast could be of this pool but for how often it runs, or for the slots that the server tells."""
-    spec, layout, told = case.deployment.spec, case.deployment.kv_pool, case.deployment.pool_rows
+def _kept_by_head(case: Case) -> Iterator[Unchecked]:
+    """Say that a large cast could be of keys or values: with a shape it is a redundant cast, without nothing tells."""
+    for group in _large_casts_without_shape(case):
+        calls = units.count(group.calls_per_step)
+        missing = f"whether a cast that runs {calls} times a step is of the cache, which this model keeps by head"
+        yield Unchecked(missing, "check --model; or record an eager run with record_shapes=True")
+        return
+
+
+def _large_casts_without_shape(case: Case) -> Iterator[WorkGroup]:
     for group in case.groups:
-        if spec is None or group.moved is None or group.moved.shape is not None or group.kernel_class != "cast":
-            continue
         large = group.time_us_per_step >= MIN_SHARE_TO_ASK * case.measured.step_us
-        fits = layout.slots_in_range(group.moved.elements_low, group.moved.elements_high)
-        if not large or not fits:
+        if large and group.moved and group.moved.shape is None and group.kernel_class == "cast":
+            yield group
+
+
+def _other_counts(case: Case, layout: KVPoolLayout) -> Iterator[Unchecked]:
+    """Say that a large cast could be of this pool but for how often it runs, or for the slots that the server tells."""
+    spec, told = case.deployment.spec, case.deployment.pool_rows
+    for group in _large_casts_without_shape(case):
+        fits = layout.slots_in_range(group.moved.elements_low, group.moved.elements_high) if group.moved else ()
+        if spec is None or not fits:
             continue
         calls = units.count(group.calls_per_step)
         if _repeated_by_layers(case, group):
@@ -170,28 +193,28 @@ def _other_counts(case: Case) -> Iterator[Unchecked]:
             return
 
 
-def _floor_of_live(case: Case, cast: _PoolCast, live: LiveTokens | None) -> float | None:
+def _floor_of_live(case: Case, layout: KVPoolLayout, cast: _PoolCast, live: LiveTokens | None) -> float | None:
     """Return the least µs a step in which the live tokens alone could be cast."""
     if live is None:
         return None
-    elements = live.tokens * case.deployment.kv_pool.row
+    elements = live.tokens * layout.row
     floor = Transfer(elements, cast.transfer.source_dtype, cast.transfer.target_dtype).floor_us(case.gpu)
     return None if floor is None else floor * cast.group.calls_per_step
 
 
-def _pool_cast(case: Case, group: WorkGroup, bounds: _Bounds) -> _PoolCast | None:
+def _pool_cast(case: Case, group: WorkGroup, pool: _Pool) -> _PoolCast | None:
     moved = group.moved
     if moved is None or moved.target_dtype is None or not group.is_repeated or group.kernel_class not in _CLASSES:
         return None
     if moved.source_dtype is None and moved.target_dtype == case.deployment.kv_dtype:
         return None  # the pool is of the type already
     if moved.shape is None:
-        slots = _slots_of_launch(case, group, moved)
+        slots = _slots_of_launch(case, pool.layout, group, moved)
     else:
-        slots = _slots_of_shape(case, moved, moved.shape, bounds)
+        slots = _slots_of_shape(case, pool, moved, moved.shape)
     if slots is None:
         return None
-    elements = slots * case.deployment.kv_pool.row
+    elements = slots * pool.layout.row
     source = moved.source_dtype or case.deployment.kv_dtype or POOL_DTYPE
     transfer = Transfer(elements, source, moved.target_dtype)
     if transfer.bytes < MIN_BYTES:
@@ -199,17 +222,17 @@ def _pool_cast(case: Case, group: WorkGroup, bounds: _Bounds) -> _PoolCast | Non
     return _PoolCast(group, slots, transfer, from_shape=moved.shape is not None)
 
 
-def _slots_of_shape(case: Case, moved: Moved, shape: Sequence[int], bounds: _Bounds) -> int | None:
-    slots = case.deployment.kv_pool.slots_of_shape(shape)
-    if slots is None or not moved.is_cast or shape[0] in bounds.batch_sizes or slots < bounds.pool_rows:
+def _slots_of_shape(case: Case, pool: _Pool, moved: Moved, shape: Sequence[int]) -> int | None:
+    slots = pool.layout.slots_of_shape(shape)
+    if slots is None or not moved.is_cast or shape[0] in pool.batch_sizes or slots < pool.rows:
         return None
     if match_shape(case.deployment.weights, shape, least=How.TRANSPOSED):  # kv_a_proj is as wide as the pool's row
         return None
     return slots
 
 
-def _slots_of_launch(case: Case, group: WorkGroup, moved: Moved) -> int | None:
-    fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
+def _slots_of_launch(case: Case, layout: KVPoolLayout, group: WorkGroup, moved: Moved) -> int | None:
+    fitting = layout.slots_in_range(moved.elements_low, moved.elements_high)
     if not fitting or group.kernel_class != "cast" or not _repeated_by_layers(case, group):
         return None
     if moved.target_dtype not in ATTENTION_DTYPES:  # attention's scores are cast to float32 for their softmax
@@ -220,13 +243,6 @@ def _slots_of_launch(case: Case, group: WorkGroup, moved: Moved) -> int | None:
         return None
     told = case.deployment.pool_rows
     return fitting[-1] if told is None else next((rows for rows in fitting if rows in told), None)
-
-
-def _largest_pool(case: Case) -> int:
-    """Return the most rows of a tensor that any op reads or writes: what is cast with fewer was gathered from it."""
-    layout = case.deployment.kv_pool
-    shapes = [shape for group in case.groups for shape in group.input_shapes or ()]
-    return max((layout.slots_of_shape(shape) or 0 for shape in shapes), default=0)
 
 
 def _gathered(case: Case) -> Iterator[int]:
@@ -259,14 +275,14 @@ def _confidence(case: Case, cast: _PoolCast) -> Confidence:
     return Confidence.MEDIUM if _writes_float8(case) else Confidence.LOW
 
 
-def _inference_notes(case: Case, cast: _PoolCast) -> list[str]:
+def _inference_notes(case: Case, layout: KVPoolLayout, cast: _PoolCast) -> list[str]:
     moved, group = cast.group.moved, cast.group
     if cast.from_shape or moved is None or group.grid is None:
         return []
     elements = f"{moved.elements_low:,} to {moved.elements_high:,} elements"
-    fitting = case.deployment.kv_pool.slots_in_range(moved.elements_low, moved.elements_high)
+    fitting = layout.slots_in_range(moved.elements_low, moved.elements_high)
     fit = f"only {fitting[0]:,} slots fit" if len(fitting) == 1 else f"{fitting[0]:,} to {fitting[-1]:,} slots fit"
-    layout, spec = case.deployment.kv_pool, case.deployment.spec
+    spec = case.deployment.spec
     row = f"{layout.latent} + {layout.rope} elements" + ("" if spec else ", as in every published MLA model")
     layers = f"the model's {len(spec.layers)} layers do" if spec else "layers do"
     slots, told = case.deployment.pool_slots, case.deployment.kv_dtype

@@ -117,7 +117,8 @@ def _is_redundant(case: Case, group: WorkGroup, following: set[int]) -> bool:
         is_cast = weight is not None and group.kernel_class == "cast"
     else:
         weight = _weight(case, group)
-        if weight is None and case.deployment.kv_pool.slots_of_shape(moved.shape) is not None:
+        pool = case.deployment.kv_pool
+        if weight is None and pool and pool.slots_of_shape(moved.shape) is not None:
             return False
         if _follows(moved.shape, following, weight):
             return False
