@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,11 +50,11 @@ def graph(*replays: Sequence[Kernel], device: int = 0, stream: int = 7) -> Kinet
 
 
 def eager(*passes: Sequence[Kernel]) -> Kineto:
-    """Return passes in which each kernel has an op of its own: `kernel/blocks/number`."""
-    trace, at = Kineto(), count(100.0, 10.0)
-    for kernels in passes:
-        for number, (name, blocks) in enumerate(kernels):
-            trace.call(name, at=next(at), duration=1, op=f"{name}/{blocks}/{number}", grid=(blocks, 1, 1), stream=20)
+    """Return passes in which each kernel has an op of its own: `kernel/blocks/number`, numbered over all passes."""
+    trace = Kineto()
+    for number, (name, blocks) in enumerate(kernel for kernels in passes for kernel in kernels):
+        op = f"{name}/{blocks}/{number}"
+        trace.call(name, at=100 + 10 * number, duration=1, op=op, grid=(blocks, 1, 1), stream=20)
     return trace
 
 
@@ -175,7 +174,8 @@ def test_a_capture_with_its_warm_up_is_joined_and_said_to_be_one() -> None:
         capture.launch(1e6, name=name)
     result = joined(graph(STEP, STEP), capture)
     assert result.method is JoinMethod.CAPTURE_LAUNCHES
-    assert ops(result) == [f"{name}/{blocks}/{place}" for place, (name, blocks) in enumerate(STEP)] * 2
+    last = len(STEP)  # the first number of the last pass, which the capture follows
+    assert ops(result) == [f"{name}/{blocks}/{last + place}" for place, (name, blocks) in enumerate(STEP)] * 2
 
 
 @pytest.mark.parametrize(
