@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from stepscope.cli import options
 from stepscope.cli.output import check_writable, result_stream
+from stepscope.document import Verdict
 from stepscope.errors import ExitCode, UsageError
 from stepscope.report import Format
 
@@ -44,7 +45,7 @@ def compare(  # noqa: PLR0913 -- the options of the command
 ) -> ExitCode:
     """Compare the steps of two traces: what differs, whether noise explains it, and whether the what-if was right."""
     from stepscope import comparison  # noqa: PLC0415 -- loads polars, which `--help` can do without
-    from stepscope.cli.progress import reading  # noqa: PLC0415 -- the same
+    from stepscope.cli.progress import reading, warn  # noqa: PLC0415 -- the same
     from stepscope.report import comparison as report  # noqa: PLC0415 -- the same
 
     check_writable(output)
@@ -63,6 +64,10 @@ def compare(  # noqa: PLR0913 -- the options of the command
             sources=source or (),
             **how,
         )
+    if limit is not None:
+        for steps in found.steps:
+            if steps.verdict is Verdict.TOO_FEW_STEPS:
+                warn(f"--fail-if-slower: the {steps.phase} steps are too few to tell a slowdown from noise")
     with result_stream(output) as stream:
         report.draw(found, report_format, stream)
     return _exit_code(found, limit)

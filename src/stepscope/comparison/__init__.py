@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from stepscope.pipeline.load import Cache, Listener
     from stepscope.pipeline.step_work import StepWork
 
+_SHOWN_KINDS = 4
+
 
 def compare(  # noqa: PLR0913 -- the options of the command, all by name
     before: str | Path,
@@ -88,7 +90,7 @@ def compare(  # noqa: PLR0913 -- the options of the command, all by name
     pairs, unpaired = pair_steps(left, right)
     if not pairs:
         raise UsageError(
-            f"no steps to compare: {before} holds {_kinds(left)}, {after} {_kinds(right)}; warm-ups are not compared"
+            f"no steps are alike in phase and batch size: {before} holds {_kinds(left)}, {after} {_kinds(right)}"
         )
     found = compare_findings(first.diagnosis, second.diagnosis, [pair.before.phase for pair in pairs])
     steps = [_step_delta(pair) for pair in pairs]
@@ -108,8 +110,11 @@ def compare(  # noqa: PLR0913 -- the options of the command, all by name
 
 
 def _kinds(steps: Sequence[StepWork]) -> str:
-    kinds = [f"{each.phase} of batch {each.batch_size or 'not known'}" for each in steps]
-    return ", ".join(kinds[:4]) + (" …" if len(kinds) > 4 else "") if kinds else "no steps"
+    kinds = [
+        f"{each.phase} steps" + (f" of batch {each.batch_size:,}" if each.batch_size is not None else "")
+        for each in steps
+    ]
+    return ", ".join(kinds[:_SHOWN_KINDS]) + (" …" if len(kinds) > _SHOWN_KINDS else "") or "none"
 
 
 def _step_delta(pair: Pair) -> StepDelta:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.comparison.work import delta
-from stepscope.document import FindingDelta, FindingDeltas, Foretold, PredictionResult, Range, WorkSide
+from stepscope.document import FindingDelta, FindingDeltas, Foretold, PredictionResult, WorkSide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.comparison.pairs import Pair
-    from stepscope.document import Diagnosis, Finding
+    from stepscope.document import Diagnosis, Finding, Range
     from stepscope.pipeline.recording import Recording
 
     Floats = NDArray[np.float64]
@@ -59,10 +59,9 @@ def predicted(recording: Recording, pair: Pair, gone: Sequence[FindingDelta]) ->
         what_if = known[foretold[0]]
         step, span, assumption = what_if.step_us, what_if.gpu_span_us, what_if.assumption
     else:
-        replayed = recording.without(phase, foretold)
-        step, span = _range(replayed.duration_us), _range(replayed.gpu_span_us)
+        step, span = recording.without(phase, foretold)
         each = "; ".join(dict.fromkeys(known[rule].assumption for rule in foretold))
-        assumption = f"all removed at once, from the fastest to the slowest step replayed; of each: {each}"
+        assumption = f"all removed at once; of each: {each}"
     return PredictionResult(
         rules=foretold,
         phase=phase,
@@ -82,10 +81,6 @@ def _foretold(before: Floats, expected: Range, after: Floats) -> Foretold:
         unexplained_us=measured - expected.expected,
         is_miss=not expected.low <= measured <= expected.high,
     )
-
-
-def _range(values: Floats) -> Range:
-    return Range(low=float(values.min()), expected=float(np.median(values)), high=float(values.max()))
 
 
 def _by_key(diagnosis: Diagnosis, phases: Sequence[str]) -> dict[Key, Finding]:

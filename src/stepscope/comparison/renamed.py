@@ -8,8 +8,6 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from stepscope.comparison.pairs import Pair
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
 
 SAME_PLACES = 0.5
 """More than this share of the launches must stand at the same place: streams interleave differently in each step."""
+MOST = 200
+"""So many kernels of each trace are looked at, those that take the most time."""
 _GRID = ("grid_x", "grid_y", "grid_z")
 
 
@@ -28,14 +28,11 @@ def renamed(pair: Pair) -> dict[str, str]:
     A place is the number of launches before it of kernels that both steps launch equally often.
     """
     common = _launched(pair.before).join(_launched(pair.after), on=["name", "launches"], how="semi")["name"]
-    left = {name: grids for name, grids in _grids(pair.before, common).items() if name not in pair.after.kernels}
-    right = {name: grids for name, grids in _grids(pair.after, common).items() if name not in pair.before.kernels}
+    left, right = _only_in(pair.before, pair.after, common), _only_in(pair.after, pair.before, common)
     found: dict[str, str] = {}
-    for name, (grids, places) in left.items():
-        kernel_class = pair.before.kernels[name].kernel_class
-        for other, (other_grids, other_places) in right.items():
-            same_work = other_grids == grids and pair.after.kernels[other].kernel_class == kernel_class
-            if same_work and float((places == other_places).mean()) > SAME_PLACES:
+    for name, (work, places) in left.items():
+        for other, (other_work, other_places) in right.items():
+            if other_work == work and float((places == other_places).mean()) > SAME_PLACES:
                 found[name] = other
                 del right[other]
                 break
@@ -46,13 +43,13 @@ def _launched(steps: StepWork) -> pl.DataFrame:
     return steps.sequence.group_by("name").agg(pl.len().alias("launches"))
 
 
-def _grids(steps: StepWork, common: pl.Series) -> dict[str, tuple[list[tuple[int | None, ...]], Ints]]:
-    """Return the grids and the places of each kernel's launches, in order."""
+def _only_in(steps: StepWork, other: StepWork, common: pl.Series) -> dict[str, tuple[object, Ints]]:
+    """Return what each kernel that the other trace lacks does, class and grids, and the places of its launches."""
+    known = steps.kernels.items()
+    mine = sorted(((work.work.time_us_per_step, name) for name, work in known if name not in other.kernels))[-MOST:]
     placed = steps.sequence.with_columns(pl.col("name").is_in(common.implode()).cum_sum().alias("place"))
-    rows = placed.filter(~pl.col("name").is_in(common.implode())).group_by("name", maintain_order=True)
-    return dict(_columns(rows.agg(*_GRID, "place")))
-
-
-def _columns(rows: pl.DataFrame) -> Iterator[tuple[str, tuple[list[tuple[int | None, ...]], Ints]]]:
-    for name, *grid, place in rows.iter_rows():
-        yield name, (list(zip(*grid, strict=True)), np.asarray(place))
+    rows = placed.filter(pl.col("name").is_in([name for _, name in mine])).group_by("name", maintain_order=True)
+    return {
+        name: ((steps.kernels[name].kernel_class, grids), np.asarray(places))
+        for name, *grids, places in rows.agg(*_GRID, "place").iter_rows()
+    }

@@ -77,8 +77,8 @@ def _step_lines(steps: StepDelta) -> Iterator[str]:
     yield _difference("step", before.duration_us, after.duration_us, steps, is_span=False)
     yield _difference("GPU span", before.gpu_span_us, after.gpu_span_us, steps, is_span=True)
     yield (
-        f"BEFORE {before.count:,} steps, {before.timed:,} timed, {_spread(before.duration_us)};"
-        f" AFTER {after.count:,}, {after.timed:,} timed, {_spread(after.duration_us)}"
+        f"BEFORE holds {before.count:,}, {before.timed:,} timed: {_spread(before.duration_us)};"
+        f" AFTER {after.count:,}, {after.timed:,} timed: {_spread(after.duration_us)}"
     )
 
 
@@ -96,6 +96,8 @@ def _difference(name: str, before: Spread, after: Spread, steps: StepDelta, *, i
 
 
 def _spread(spread: Spread) -> str:
+    if spread.min == spread.max:
+        return units.time(spread.min)
     return f"{units.time(spread.min)} to {units.time(spread.max)}"
 
 
