@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.comparison.renamed import renamed
-from stepscope.document import ClassDelta, KernelDelta, WaterfallDelta, WorkSide, encodable
+from stepscope.document import ClassDelta, KernelDelta, WaterfallDelta, WorkSide
 
 if TYPE_CHECKING:
     from stepscope.comparison.pairs import Pair
@@ -68,8 +68,8 @@ def by_kernel(pair: Pair) -> list[KernelDelta]:
             KernelDelta(
                 phase=pair.before.phase,
                 batch_size=pair.before.batch_size,
-                kernel=encodable(name),
-                renamed_to=encodable(other_name[name]) if name in other_name else None,
+                kernel=name,
+                renamed_to=other_name.get(name),
                 kernel_class=known.kernel_class,
                 before=before,
                 after=after,
