@@ -20,8 +20,8 @@ _PERCENT = re.compile(r"^(?P<number>\d{1,9}(\.\d{1,9})?|\.\d{1,9})\s*%?$", re.AS
 
 
 def compare(  # noqa: PLR0913 -- the options of the command
-    before: Annotated[str, Parameter(help="The trace to compare with: a file, a folder that holds one, or a URL.")],
-    after: Annotated[str, Parameter(help="The trace after the change.")],
+    before: Annotated[str, Parameter(help="The trace to compare with: a file, a URL, or a folder of ranks.")],
+    after: Annotated[str, Parameter(help="The trace after the change; of folders, each rank is compared with itself.")],
     /,
     *,
     model: options.Model = None,

@@ -25,14 +25,14 @@ CHANGED_SHARE = 0.01
 """A cause whose time differs by less than this share of BEFORE's step is the same."""
 
 
-def compare_findings(before: Diagnosis, after: Diagnosis, phases: Sequence[str]) -> FindingDeltas:
+def compare_findings(trace: int, before: Diagnosis, after: Diagnosis, phases: Sequence[str]) -> FindingDeltas:
     """Sort the findings of these phases, which both traces have, by what became of them."""
     left, right = _by_key(before, phases), _by_key(after, phases)
     unchecked_before, unchecked_after = _unchecked(before), _unchecked(after)
     found = FindingDeltas(gone=[], new=[], changed=[], unchanged=[], cannot_tell=[])
     for key in [*left, *(key for key in right if key not in left)]:
         old, new = left.get(key), right.get(key)
-        row = _row(old, new)
+        row = _row(trace, old, new)
         if old is not None and new is not None:
             step_us = old.time_us_per_step / old.share_of_step if old.share_of_step else 0.0
             differs = old.severity != new.severity or abs(row.delta_us) >= CHANGED_SHARE * step_us
@@ -44,11 +44,15 @@ def compare_findings(before: Diagnosis, after: Diagnosis, phases: Sequence[str])
     return found
 
 
-def predicted(recording: Recording, pair: Pair, gone: Sequence[FindingDelta]) -> PredictionResult | None:
+def predicted(recording: Recording, pairs: Sequence[Pair], gone: Sequence[FindingDelta]) -> PredictionResult | None:
     """Hold BEFORE's what-if, without all of the causes that are gone, against what AFTER measured.
 
-    None where none of them has a what-if.
+    It was made of the steps of the typical batch size. None where no finding is gone that has a what-if.
     """
+    typical = {(steps.phase, steps.batch_size) for steps in recording.diagnosis.steps}
+    pair = next((pair for pair in pairs if (pair.before.phase, pair.before.batch_size) in typical), None)
+    if pair is None:
+        return None
     phase = pair.before.phase
     rules = {row.rule for row in gone if row.phase == phase}
     known = {f.rule: f.what_if for f in recording.diagnosis.findings if f.phase == phase and f.what_if is not None}
@@ -63,6 +67,7 @@ def predicted(recording: Recording, pair: Pair, gone: Sequence[FindingDelta]) ->
         each = "; ".join(dict.fromkeys(known[rule].assumption for rule in foretold))
         assumption = f"all removed at once; of each: {each}"
     return PredictionResult(
+        trace=pair.trace,
         rules=foretold,
         phase=phase,
         batch_size=pair.before.batch_size,
@@ -91,11 +96,12 @@ def _unchecked(diagnosis: Diagnosis) -> set[str]:
     return {row.rule for row in diagnosis.could_not_check}
 
 
-def _row(old: Finding | None, new: Finding | None) -> FindingDelta:
+def _row(trace: int, old: Finding | None, new: Finding | None) -> FindingDelta:
     known = old or new
     assert known is not None  # noqa: S101 -- one of the two was found
     before, after = _side(old), _side(new)
     return FindingDelta(
+        trace=trace,
         rule=known.rule,
         phase=known.phase,
         title=known.title,

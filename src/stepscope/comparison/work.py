@@ -23,6 +23,7 @@ def waterfall(pair: Pair) -> list[WaterfallDelta]:
     parts.sort(key=lambda part: -abs(part[2] - part[1]))
     return [
         WaterfallDelta(
+            trace=pair.trace,
             phase=pair.before.phase,
             batch_size=pair.before.batch_size,
             name=name,
@@ -42,6 +43,7 @@ def by_class(pair: Pair) -> list[ClassDelta]:
         after = _side(pair.after, pair.after.classes.get(name))
         rows.append(
             ClassDelta(
+                trace=pair.trace,
                 phase=pair.before.phase,
                 batch_size=pair.before.batch_size,
                 kernel_class=name,
@@ -66,6 +68,7 @@ def by_kernel(pair: Pair) -> list[KernelDelta]:
         after = _side(pair.after, right.work if right else None)
         rows.append(
             KernelDelta(
+                trace=pair.trace,
                 phase=pair.before.phase,
                 batch_size=pair.before.batch_size,
                 kernel=name,

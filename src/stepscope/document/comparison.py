@@ -1,6 +1,7 @@
 """Two traces side by side as typed structs: what `stepscope compare --format json` prints.
 
-Differences are AFTER − BEFORE. Figures per step are medians over the steady steps of one phase and batch size.
+Differences are AFTER − BEFORE. Figures per step are medians over the steady steps of one phase and batch size. `trace`
+is an index into the traces of both, which stand in pairs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class SideOfSteps(msgspec.Struct, frozen=True, kw_only=True):
 class StepDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of one phase and batch size in both traces."""
 
+    trace: int
     phase: str
     before: SideOfSteps
     after: SideOfSteps
@@ -59,6 +61,7 @@ class StepDelta(msgspec.Struct, frozen=True, kw_only=True):
 class Unpaired(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that the other trace has none of."""
 
+    trace: int
     side: str
     """`before` or `after`."""
     phase: str
@@ -77,6 +80,7 @@ class WorkSide(msgspec.Struct, frozen=True, kw_only=True):
 class ClassDelta(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel class; its time is the union of its intervals, as in a diagnosis."""
 
+    trace: int
     phase: str
     batch_size: int | None
     kernel_class: str
@@ -92,6 +96,7 @@ class WaterfallDelta(msgspec.Struct, frozen=True, kw_only=True):
     Every moment belongs to the kernel that was the first to run then, or to `idle`.
     """
 
+    trace: int
     phase: str
     batch_size: int | None
     name: str
@@ -104,6 +109,7 @@ class WaterfallDelta(msgspec.Struct, frozen=True, kw_only=True):
 class KernelDelta(msgspec.Struct, frozen=True, kw_only=True):
     """All launches of one kernel in a step; its time is the sum of theirs."""
 
+    trace: int
     phase: str
     batch_size: int | None
     kernel: str
@@ -118,6 +124,7 @@ class KernelDelta(msgspec.Struct, frozen=True, kw_only=True):
 class FindingDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What one rule found in one phase."""
 
+    trace: int
     rule: str
     phase: str
     title: str
@@ -156,6 +163,7 @@ class Foretold(msgspec.Struct, frozen=True, kw_only=True):
 class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
     """What BEFORE said the step would be without the causes that are gone, beside the step without them."""
 
+    trace: int
     rules: list[str]
     phase: str
     batch_size: int | None
@@ -184,4 +192,4 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Every kernel, the greatest difference first."""
     findings: FindingDeltas
     prediction: PredictionResult | None
-    """Of the first of `steps`; null where no finding is gone, or none that a what-if foretold."""
+    """Of the first pair of traces that has one; null where no finding is gone, or none that a what-if foretold."""

@@ -104,6 +104,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
 
 def examine(  # noqa: PLR0913 -- the options of the command, all by name
     path: str | Path,
+    index: int = 0,
     *,
     model: str | None = None,
     server_info: str | Path | None = None,
@@ -121,6 +122,7 @@ def examine(  # noqa: PLR0913 -- the options of the command, all by name
 
     Args:
         path: one trace file, or a folder that holds one.
+        index: its place among the traces that are compared.
         model: a preset's name, or a Hugging Face `config.json` or its folder.
         server_info: a file with what the server tells of itself, for what the other arguments do not.
         tp: ranks of the tensor-parallel group.
@@ -141,8 +143,20 @@ def examine(  # noqa: PLR0913 -- the options of the command, all by name
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     trace = load(_one_file(path), listener=listener or Silent(), cache=cache)
-    examined = _examine(0, trace, None, deployment, gpu, folders, internal)
-    return Recording(summarise(0, examined), examined)
+    examined = _examine(index, trace, None, deployment, gpu, folders, internal)
+    return Recording(summarise(index, examined), examined)
+
+
+def ranks(
+    path: str | Path, *, listener: Listener | None = None, cache: Cache | None = None
+) -> list[tuple[str, int | None]]:
+    """Return the traces that a path names, each with the rank that it recorded, or None.
+
+    Raises:
+        UsageError: the path does not exist.
+        NotATraceError: the file is no trace, or the folder holds none.
+    """
+    return [(trace.path, trace.rank) for trace in _traces([path], listener or Silent(), cache)]
 
 
 def ops(

@@ -13,7 +13,17 @@ from stepscope.report.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.document import Comparison, FindingDelta, Foretold, Spread, StepDelta, WorkSide
+    from stepscope.document import (
+        ClassDelta,
+        Comparison,
+        FindingDelta,
+        Foretold,
+        KernelDelta,
+        Spread,
+        StepDelta,
+        WaterfallDelta,
+        WorkSide,
+    )
 
 SHOWN_KERNELS = 10
 NEGLIGIBLE_SHARE = 0.001
@@ -51,13 +61,14 @@ def inputs(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for unpaired in comparison.unpaired:
         steps = f"{unpaired.count:,} {unpaired.phase} step{'' if unpaired.count == 1 else 's'}"
         batch = f" of batch {unpaired.batch_size:,}" if unpaired.batch_size is not None else ""
-        yield "note", f"only {unpaired.side.upper()} holds {steps}{batch}: compared with nothing"
+        place = _place(comparison, unpaired.trace)
+        yield "note", f"only {unpaired.side.upper()} holds {steps}{batch}{place}: compared with nothing"
 
 
 def sections(comparison: Comparison) -> Iterator[Section]:
     """Yield all sections, in order: those of each pair of steps, then the findings and the prediction."""
     for steps in comparison.steps:
-        yield Section(_name(steps), list(_step_lines(steps)))
+        yield Section(_name(steps) + _place(comparison, steps.trace), list(_step_lines(steps)))
         yield _waterfall(comparison, steps)
         kernels = _kernels(comparison, steps)
         if kernels.rows:
@@ -102,8 +113,8 @@ def _spread(spread: Spread) -> str:
 
 
 def _waterfall(comparison: Comparison, steps: StepDelta) -> Section:
-    rows = [row for row in comparison.waterfall if _of(row.phase, row.batch_size, steps)]
-    classes = [row for row in comparison.by_class if _of(row.phase, row.batch_size, steps)]
+    rows = [row for row in comparison.waterfall if _of(row, steps)]
+    classes = [row for row in comparison.by_class if _of(row, steps)]
     calls = {row.kernel_class: _calls(row.before, row.after) for row in classes}
     before, after = steps.before.duration_us.median, steps.after.duration_us.median
     shown = [row for row in rows if row.name == IDLE or abs(row.delta_us) >= NEGLIGIBLE_SHARE * before]
@@ -129,7 +140,7 @@ def _question(steps: StepDelta) -> str:
 
 
 def _kernels(comparison: Comparison, steps: StepDelta) -> Section:
-    rows = [row for row in comparison.by_kernel if _of(row.phase, row.batch_size, steps)]
+    rows = [row for row in comparison.by_kernel if _of(row, steps)]
     before = steps.before.duration_us.median
     shown = [row for row in rows if abs(row.delta_us) >= NEGLIGIBLE_SHARE * before][:SHOWN_KERNELS]
     short = short_names([name for row in shown for name in (row.kernel, row.renamed_to) if name])
@@ -150,13 +161,21 @@ def _findings(comparison: Comparison) -> Section:
     found = comparison.findings
     kinds = (("gone", found.gone), ("new", found.new), ("changed", found.changed), ("cannot tell", found.cannot_tell))
     rows = [
-        (kind, row.rule, row.phase, _severities(row), _time(row.before), _time(row.after))
+        (
+            kind + _place(comparison, row.trace),
+            row.rule,
+            row.phase,
+            _severities(row),
+            _time(row.before),
+            _time(row.after),
+        )
         for kind, of in kinds
         for row in of
     ]
     lines = []
     if found.unchanged:
-        lines.append(f"Unchanged: {', '.join(f'{row.rule} ({row.phase})' for row in found.unchanged)}.")
+        names = [f"{row.rule} ({row.phase}){_place(comparison, row.trace)}" for row in found.unchanged]
+        lines.append(f"Unchanged: {', '.join(names)}.")
     if found.cannot_tell:
         lines.append("Cannot tell: one trace shows it, and the other cannot answer whether it is there.")
     if not rows:
@@ -175,8 +194,9 @@ def _prediction(comparison: Comparison) -> Section:
     assert found is not None  # noqa: S101 -- the caller checked
     rows = [_foretold("step", found.step), _foretold("GPU span", found.gpu_span)]
     batch = f", batch {found.batch_size:,}" if found.batch_size is not None else ""
+    place = _place(comparison, found.trace)
     return Section(
-        f"BEFORE's what-if without {' and '.join(found.rules)} ({found.phase}{batch}), and what AFTER measured",
+        f"BEFORE's what-if without {' and '.join(found.rules)} ({found.phase}{batch}){place}, and what AFTER measured",
         [
             _verdict("step", found.step),
             _verdict("GPU span", found.gpu_span),
@@ -211,8 +231,14 @@ def _verdict(name: str, row: Foretold) -> str:
     return f"MISS: the {name} is {beyond}, outside the range." if row.is_miss else f"The {name} is within the range."
 
 
-def _of(phase: str, batch_size: int | None, steps: StepDelta) -> bool:
-    return (phase, batch_size) == (steps.phase, steps.before.batch_size)
+def _of(row: WaterfallDelta | ClassDelta | KernelDelta, steps: StepDelta) -> bool:
+    return (row.trace, row.phase, row.batch_size) == (steps.trace, steps.phase, steps.before.batch_size)
+
+
+def _place(comparison: Comparison, trace: int) -> str:
+    """Return in which pair of traces something is, where there are several."""
+    name = sentences.trace_name(comparison.before, trace)
+    return f" in {name}" if name else ""
 
 
 def _time(side: WorkSide | None) -> str:
