@@ -231,8 +231,8 @@ def test_different_gpus_and_other_work_are_said(tmp_path: Path) -> None:
 def test_a_batch_size_that_only_one_trace_tells_is_taken_for_the_others(tmp_path: Path) -> None:
     after = graphed(steps(GEMM), annotation="step[DECODE]")
     found = compared(tmp_path, graphed(steps(GEMM)), after)
-    if found.steps[0].after.batch_size is None:
-        assert any("does not tell its batch size" in note for note in found.notes)
+    assert (found.steps[0].before.batch_size, found.steps[0].after.batch_size) == (1, None)
+    assert any("does not tell its batch size" in note for note in found.notes)
     assert found.delta_us.expected == pytest.approx(0)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.pipeline.step_work import MOST_KINDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -24,6 +26,8 @@ def notes(before: Diagnosis, after: Diagnosis, pairs: Sequence[Pair]) -> Iterato
     for name, trace in (("BEFORE", old), ("AFTER", new)):
         if not trace.complete:
             yield f"{name} is incomplete, so that its idle time and totals cannot be believed"
+    if len(pairs) >= MOST_KINDS:
+        yield f"only the {MOST_KINDS} most frequent phases and batch sizes of each trace are compared"
     for pair in pairs:
         yield from _of_pair(pair)
 

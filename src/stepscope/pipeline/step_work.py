@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from stepscope.pipeline.steps import Phase, Steps
 
 
+MOST_KINDS = 100
+"""Each kind of step is a pass over the trace."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What runs in every step: medians over the steps."""
@@ -65,7 +69,7 @@ class StepWork:
 
 
 def step_work(linked: Linked, steps: Steps, class_of_kernel: NDArray[np.str_]) -> list[StepWork]:
-    """Return the work of the steps of each phase and batch size.
+    """Return the work of the steps of each phase and batch size, of the `MOST_KINDS` that most steps are of.
 
     Args:
         linked: the trace.
@@ -73,11 +77,13 @@ def step_work(linked: Linked, steps: Steps, class_of_kernel: NDArray[np.str_]) -
         class_of_kernel: shape [kernels].
     """
     middle = Middle(linked, steps, class_of_kernel)
-    batches = steady_batches(linked, steps)
     ran = np.flatnonzero(steps.kernels_per_step()).tolist()
     counts = Counter((steps.steps[index].phase, steps.steps[index].batch_size) for index in ran)
+    frequent = dict(counts.most_common(MOST_KINDS))
     found = []
-    for (phase, batch), chosen in batches.items():
+    for (phase, batch), chosen in steady_batches(linked, steps).items():
+        if (phase, batch) not in frequent:
+            continue
         timed, until = middle.timed(chosen)
         duration_us, class_us = middle.median(chosen)
         found.append(
