@@ -1,7 +1,7 @@
 """stepscope: what slows an LLM's inference step, and what fixing it would really gain.
 
-`load`, `diagnose`, `floor`, `ops` and `query` are imported when first used, so that one half of the package loads
-nothing of the other.
+`load`, `diagnose`, `compare`, `floor`, `ops` and `query` are imported when first used, so that one half of the package
+loads nothing of the other.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from stepscope.version import __version__
 
 if TYPE_CHECKING:
+    from stepscope.comparison import compare
     from stepscope.pipeline import diagnose, floor, ops, query
     from stepscope.pipeline.load import load
 
 _HOMES = {
+    "compare": "stepscope.comparison",
     "diagnose": "stepscope.pipeline",
     "floor": "stepscope.pipeline",
     "load": "stepscope.pipeline.load",
@@ -23,7 +25,7 @@ _HOMES = {
     "query": "stepscope.pipeline",
 }
 
-__all__ = ["__version__", "diagnose", "floor", "load", "ops", "query"]
+__all__ = ["__version__", "compare", "diagnose", "floor", "load", "ops", "query"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 -- what a module holds

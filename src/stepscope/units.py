@@ -22,6 +22,11 @@ def time(us: float) -> str:
     return f"{us:.1f} µs"
 
 
+def change(us: float) -> str:
+    """Format a difference given in µs, with its sign: ``-66.44 ms``, ``+3.18 ms``, ``0.0 µs``."""
+    return f"{'+' if us >= 0.05 else ''}{time(us)}"
+
+
 def size(count: float) -> str:
     """Format bytes in decimal units (1 GB = 1e9 bytes), as datasheets do."""
     for unit, scale in _BYTE_UNITS:

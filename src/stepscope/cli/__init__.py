@@ -13,6 +13,7 @@ from cyclopts.exceptions import UnusedCliTokensError
 
 from stepscope.cli.bench import bench
 from stepscope.cli.calibrate import calibrate
+from stepscope.cli.compare import compare
 from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
 from stepscope.cli.explain import explain
@@ -33,7 +34,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, calibrate, demo, diagnose, explain, floor, lab, ops, rules, schema, sql):
+for command in (bench, calibrate, compare, demo, diagnose, explain, floor, lab, ops, rules, schema, sql):
     app.command(command)
 
 

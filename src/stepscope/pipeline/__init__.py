@@ -28,6 +28,7 @@ from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.load import Cache, Listener, Silent, find_traces, is_folder, load
 from stepscope.pipeline.op_groups import list_ops
+from stepscope.pipeline.recording import Recording
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.summary import Examined, summarise, together
 from stepscope.pipeline.tables import check_query, run_query
@@ -100,6 +101,63 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
         examined = _examine(len(parts), trace, donor, deployment, gpu, folders, internal)
         parts.append(summarise(len(parts), examined))
     return together(parts)
+
+
+def examine(  # noqa: PLR0913 -- the options of the command, all by name
+    path: str | Path,
+    index: int = 0,
+    *,
+    model: str | None = None,
+    server_info: str | Path | None = None,
+    tp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
+    gpu: str | None = None,
+    context: int | None = None,
+    sources: Sequence[str | Path] = (),
+    internal: Collection[str] = INTERNAL,
+    listener: Listener | None = None,
+    cache: Cache | None = None,
+) -> Recording:
+    """Diagnose one trace, and keep what a comparison asks beyond the diagnosis.
+
+    Args:
+        path: one trace file, or a folder that holds one.
+        index: its place among the traces that are compared.
+        model: a preset's name, or a Hugging Face `config.json` or its folder.
+        server_info: a file with what the server tells of itself, for what the other arguments do not.
+        tp: ranks of the tensor-parallel group.
+        ep: ranks, of those, that the experts are shared out over.
+        dp: groups of those ranks that attend to requests of their own.
+        gpu: a GPU's name; None: the one that the trace recorded.
+        context: live tokens of a request.
+        sources: folders in which the recorded source files are looked for.
+        internal: packages whose functions are not your code, besides the standard library.
+        listener: told how far reading is, and what was left out.
+        cache: where traces are kept, so that they need not be read again.
+
+    Raises:
+        UsageError: a path or name does not exist, or the folder holds several files that may be traces.
+        NotATraceError: the file is no trace, or the folder holds none.
+    """
+    deployment = Deployment.of(model, tp, context, ep=ep, dp=dp, server_info=server_info)
+    folders = [_folder(source) for source in sources]
+    find_gpu(gpu, None)  # an unknown name is said before any file is read
+    trace = load(_one_file(path), listener=listener or Silent(), cache=cache)
+    examined = _examine(index, trace, None, deployment, gpu, folders, internal)
+    return Recording(summarise(index, examined), examined)
+
+
+def ranks(
+    path: str | Path, *, listener: Listener | None = None, cache: Cache | None = None
+) -> list[tuple[str, int | None]]:
+    """Return the traces that a path names, each with the rank that it recorded, or None.
+
+    Raises:
+        UsageError: the path does not exist.
+        NotATraceError: the file is no trace, or the folder holds none.
+    """
+    return [(trace.path, trace.rank) for trace in _traces([path], listener or Silent(), cache)]
 
 
 def ops(

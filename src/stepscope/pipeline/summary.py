@@ -15,10 +15,11 @@ from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
 from stepscope.pipeline.efficiency import PhaseWork, efficiencies
+from stepscope.pipeline.step_work import work_by_class
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -152,36 +153,16 @@ def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSu
 
 def _breakdown(index: int, examined: Examined, case: Case) -> Iterator[document.ClassTime]:
     step_us = case.measured.step_us
-    for kernel_class, (time_us, calls) in sorted(_class_times(examined, case).items(), key=lambda item: -item[1][0]):
+    work = work_by_class(examined.linked, examined.steps, examined.attributed.class_of_kernel, case.step_indices)
+    for kernel_class, of_class in sorted(work.items(), key=lambda item: -item[1].time_us_per_step):
         yield document.ClassTime(
             trace=index,
             phase=case.phase,
             kernel_class=kernel_class,
-            time_us_per_step=time_us,
-            share_of_step=time_us / step_us if step_us else 0.0,
-            calls_per_step=calls,
+            time_us_per_step=of_class.time_us_per_step,
+            share_of_step=of_class.time_us_per_step / step_us if step_us else 0.0,
+            calls_per_step=of_class.calls_per_step,
         )
-
-
-def _class_times(examined: Examined, case: Case) -> Mapping[str, tuple[float, float]]:
-    """Return, by kernel class, the µs per step (union over streams) and the calls per step: medians over the steps."""
-    kernels = examined.linked.kernels
-    start = kernels["start_ns"].to_numpy()
-    end = start + kernels["duration_ns"].to_numpy()
-    step = examined.steps.step_of_kernel
-    count = len(examined.steps.steps)
-    rows_of_class: dict[str, list[NDArray[np.int64]]] = {}
-    for group in case.groups:
-        rows = group.rows[np.isin(group.step_of_row, case.step_indices)]
-        if rows.size:
-            rows_of_class.setdefault(group.kernel_class, []).append(rows)
-    times = {}
-    for kernel_class, parts in rows_of_class.items():
-        mine = np.concatenate(parts)
-        covered = intervals.covered_by_group(start[mine], end[mine], step[mine], count)[list(case.step_indices)]
-        calls = np.bincount(step[mine], minlength=count)[list(case.step_indices)]
-        times[kernel_class] = (float(np.median(covered)) / 1e3, float(np.median(calls)))
-    return times
 
 
 def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:

@@ -20,6 +20,8 @@ class Detected:
 
     findings: list[Finding]
     could_not_check: list[CouldNotCheck]
+    causes: Mapping[str, Cause]
+    """By rule: what each finding's steps would be without."""
 
 
 def detect(case: Case, trace: int) -> Detected:
@@ -35,7 +37,7 @@ def detect(case: Case, trace: int) -> Detected:
                 unchecked.append(_unchecked(rule, trace, said))
             else:
                 causes[rule.id] = said
-    return Detected(findings_of(case, trace, causes), unchecked)
+    return Detected(findings_of(case, trace, causes), unchecked, causes)
 
 
 def _unchecked(rule: Rule, trace: int, said: Unchecked) -> CouldNotCheck:

@@ -8,7 +8,7 @@ next one begins: an annotation ends when the launches do, and samplers run after
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from stepscope.pipeline.steps.step import FoundBy, Phase, Step, Steps
 from stepscope.pipeline.steps.window import Window, steady
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["CAPTURE", "GRAPH_LAUNCH", "WAITS", "FoundBy", "Phase", "Step", "Steps", "find_steps"]
+__all__ = ["CAPTURE", "GRAPH_LAUNCH", "WAITS", "FoundBy", "Phase", "Step", "Steps", "find_steps", "steady_batches"]
+
+K = TypeVar("K")
 
 CAPTURE = "StreamEndCapture|GraphInstantiate"
 """Runtime calls that end the capture of a graph: what was launched before them did not run."""
@@ -49,7 +51,17 @@ def find_steps(linked: Linked) -> Steps:
     of_kernel, hole_ns = without_hole(linked, of_kernel)
     found = Steps(steps, of_kernel, found_by, captures.size > 0, hole_ns)
     found = replace(found, steps=with_tokens(linked.trace, found))
-    return replace(found, windows=_windows(linked, found))
+    windows = _windows(linked, found, found.phases())
+    return replace(found, windows=windows)
+
+
+def steady_batches(linked: Linked, found: Steps) -> dict[tuple[Phase, int | None], list[int]]:
+    """Return the steps of each phase and batch size that figures are taken from; of one batch size, the phase's."""
+    groups: dict[tuple[Phase, int | None], list[int]] = {}
+    for phase, indices in found.phases().items():
+        for index in indices:
+            groups.setdefault((phase, found.steps[index].batch_size), []).append(index)
+    return {key: list(window.steady) for key, window in _windows(linked, found, groups).items()}
 
 
 def _found(linked: Linked, captures: Ints) -> tuple[tuple[Step, ...], Ints, FoundBy]:
@@ -73,18 +85,18 @@ def _launched_in(linked: Linked, steps: Sequence[Step]) -> Ints:
     return np.where(linked.kernels["launch"].is_null().to_numpy(), -1, step)
 
 
-def _windows(linked: Linked, found: Steps) -> dict[Phase, Window]:
+def _windows(linked: Linked, found: Steps, groups: Mapping[K, list[int]]) -> dict[K, Window]:
     inside = found.step_of_kernel >= 0
     start = linked.kernels["start_ns"].to_numpy()[inside]
     end = start + linked.kernels["duration_ns"].to_numpy()[inside]
     times = spans(found.step_of_kernel[inside], start, end, len(found.steps))
     kernels = found.kernels_per_step()
     windows = {}
-    for phase, indices in found.phases().items():
+    for key, indices in groups.items():
         of = np.array(indices)
         size = [_size(found.steps[index], int(kernels[index])) for index in indices]
         time = np.where(times.followed[of], times.duration(of), times.gpu_span(of))
-        windows[phase] = steady(of, np.array(size, dtype=np.float64), time)
+        windows[key] = steady(of, np.array(size, dtype=np.float64), time)
     return windows
 
 
