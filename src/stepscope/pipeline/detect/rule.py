@@ -32,6 +32,8 @@ class Case:
     timeline: Timeline
     measured: Replayed
     """The steps as they were recorded."""
+    replay_error: float
+    """By how much the replay without a change misses them, as a fraction."""
     deployment: Deployment
     gpu: Gpu | None
     sources: Sequence[Path]

@@ -1,0 +1,9 @@
+"""The steps replayed with causes removed: host and device of a trace on one timeline."""
+
+from __future__ import annotations
+
+from stepscope.pipeline.whatif.changes import Change
+from stepscope.pipeline.whatif.replayed import Replayed
+from stepscope.pipeline.whatif.timeline import GRAPH_GAP_NS, MOST_ERROR, Timeline
+
+__all__ = ["GRAPH_GAP_NS", "MOST_ERROR", "Change", "Replayed", "Timeline"]
