@@ -30,7 +30,7 @@ from stepscope.pipeline.op_groups import list_ops
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.summary import Examined, summarise, together
 from stepscope.pipeline.tables import check_query, run_query
-from stepscope.pipeline.whatif import Timeline
+from stepscope.pipeline.whatif import Profiler, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -289,7 +289,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
     attributed = attribute(linked, steps)
     deployment = settle(deployment, attributed.groups)
     gpu = find_gpu(gpu_name, trace.device_name)
-    timeline = Timeline(linked, steps)
+    timeline, profiler = Timeline(linked, steps), Profiler.of(linked)
     stacks, complete = has_stacks(linked), is_complete(warnings)
     cases = [
         Case(
@@ -301,6 +301,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
             timeline=timeline,
             measured=timeline.measured(indices),
             replay_error=timeline.error(indices),
+            profiler=profiler,
             deployment=deployment,
             gpu=gpu,
             sources=sources,

@@ -10,7 +10,7 @@ import numpy as np
 from stepscope import document
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.cost import Ceilings
-from stepscope.pipeline.detect.findings import in_order
+from stepscope.pipeline.detect.findings import can_predict, in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
 from stepscope.pipeline.efficiency import PhaseWork, efficiencies
@@ -146,6 +146,7 @@ def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSu
         gpu_busy_us=float(np.median(measured.busy_us)),
         gpu_idle_us=measured.idle_us if examined.complete else None,
         kernels_per_step=float(np.median(kernels)),
+        unprofiled_duration_us=case.unprofiled_us() if can_predict(case) else None,
     )
 
 

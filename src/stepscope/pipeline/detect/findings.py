@@ -122,7 +122,7 @@ def _what_if(case: Case, rule: str, replays: _Replays) -> WhatIf:
     return WhatIf(
         step_us=_range(case.measured.duration_us, alone.duration_us),
         gpu_span_us=_range(case.measured.gpu_span_us, alone.gpu_span_us),
-        unprofiled_step_us=None,
+        unprofiled_step_us=case.unprofiled_us(replays.causes[rule].change),
         gain_fraction=gain / today if today else 0.0,
         gain_fraction_others_fixed=gain_then / today if today else 0.0,
         step_us_others_fixed=together.step_us,

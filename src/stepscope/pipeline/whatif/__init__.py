@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.pipeline.whatif.changes import Change
+from stepscope.pipeline.whatif.changes import Change, time_of
+from stepscope.pipeline.whatif.profiler import Profiler
 from stepscope.pipeline.whatif.replayed import Replayed
 from stepscope.pipeline.whatif.timeline import GRAPH_GAP_NS, MOST_ERROR, Timeline
 
-__all__ = ["GRAPH_GAP_NS", "MOST_ERROR", "Change", "Replayed", "Timeline"]
+__all__ = ["GRAPH_GAP_NS", "MOST_ERROR", "Change", "Profiler", "Replayed", "Timeline", "time_of"]

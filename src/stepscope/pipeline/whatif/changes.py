@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
+    import polars as pl
     from numpy.typing import NDArray
 
     Bools = NDArray[np.bool_]
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 def _no_time() -> Ints:
     return np.zeros((0, 2), dtype=np.int64)
+
+
+def time_of(calls: pl.DataFrame) -> Ints:
+    """Return when calls of the host began and ended, in ns, shape [calls, 2]."""
+    start = calls["start_ns"].to_numpy()
+    return np.stack((start, start + calls["duration_ns"].to_numpy()), axis=1)
 
 
 @dataclass(frozen=True, slots=True)

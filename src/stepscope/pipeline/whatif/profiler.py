@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.steps import GRAPH_LAUNCH
-from stepscope.pipeline.whatif.changes import Change
+from stepscope.pipeline.whatif.changes import Change, time_of
 
 if TYPE_CHECKING:
     from stepscope.pipeline.link import Linked
@@ -46,7 +46,7 @@ class Profiler:
         cost = Change(
             np.zeros(kernels.height, dtype=np.bool_),
             factor=np.full(kernels.height, 1 / GPU_SLOWDOWN),
-            host_gone=graphs.select("start_ns", (pl.col("start_ns") + pl.col("duration_ns")).alias("end_ns")).to_numpy().astype(np.int64),
+            host_gone=time_of(graphs),
         )
         return cls(cost, host_is_known=single <= MOST_OUTSIDE_GRAPHS * int(time.sum()))
 
