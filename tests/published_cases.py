@@ -5,6 +5,7 @@ What each step took before is laid out event by event; what it took once the cau
 
 from __future__ import annotations
 
+from tests.decode_steps import BETWEEN_GRAPHS_US
 from tests.kineto import Kineto
 
 CAST = "float8_to_bfloat16_cast"
@@ -13,15 +14,20 @@ LAYERS, CAST_US = 61, 225.79
 
 
 def pool_cast() -> Kineto:
-    """sglang#35291: five replays of 31.52 ms a step, of which 61 casts of 225.79 µs; other kernels fill the rest."""
+    """sglang#35291: five replays of 31.52 ms a step, of which 61 casts of 225.79 µs; other kernels fill the rest.
+
+    After each the host waits for the token, as a server does: 5 µs to return, 10 on the host, 6 until the next starts.
+    """
     step_us = 31_520.0
-    other_us = (step_us - LAYERS * CAST_US) / (2 * LAYERS)
+    other_us = (step_us - BETWEEN_GRAPHS_US - LAYERS * CAST_US) / (2 * LAYERS)
     layer = [("gemm", other_us, (132, 1, 1)), (CAST, CAST_US, (65_536, 1, 1)), ("attention", other_us, (132, 1, 1))]
     trace = Kineto()
-    for step in range(5):
-        begin = step * step_us
-        trace.annotation("step[DECODE bs=1]", begin, 400)
-        trace.replay(layer * LAYERS, at=begin + 100)
+    at = 10.0
+    for _ in range(5):
+        done = trace.replay(layer * LAYERS, at=at) + 5
+        trace.launch(at + 55, done - (at + 55), name="cudaStreamSynchronize")
+        trace.annotation("step[DECODE bs=1]", at - 2, done - at)
+        at = done + 10
     return trace
 
 

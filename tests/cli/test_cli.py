@@ -310,7 +310,7 @@ def test_an_interruption_exits_with_130(
 
 def test_offered_commands_are_those_that_work() -> None:
     text = process("--help").stdout
-    for command in ("calibrate", "demo", "diagnose", "explain", "ops", "rules", "schema", "sql"):
+    for command in ("calibrate", "demo", "diagnose", "explain", "ops", "rules", "schema", "sql", "what-if"):
         assert command in text
     for later in ("compare", "capture", "probe"):
         assert later not in text

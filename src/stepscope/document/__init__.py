@@ -25,6 +25,7 @@ from stepscope.document.diagnosis import (
     Model,
     Range,
     RuledOut,
+    Rung,
     Severity,
     Spread,
     StepSummary,
@@ -43,6 +44,7 @@ from stepscope.document.floor import (
     GrowthPoint,
     WaterfallRow,
 )
+from stepscope.document.prediction import PredictedChange, PredictedPhase, Prediction
 
 
 def encodable(path: str) -> str:
@@ -81,8 +83,12 @@ __all__ = [
     "Measurement",
     "Model",
     "NotMeasured",
+    "PredictedChange",
+    "PredictedPhase",
+    "Prediction",
     "Range",
     "RuledOut",
+    "Rung",
     "Severity",
     "Spread",
     "StepSummary",

@@ -68,6 +68,7 @@ def summarise(index: int, examined: Examined) -> document.Diagnosis:
         breakdown=breakdown,
         kernels=[row for case in examined.cases for row in _kernels(index, case)],
         findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
+        ladder=[rung for detected in examined.detected for rung in detected.ladder],
         ruled_out=list(_ruled_out(index, examined, breakdown)),
         could_not_check=list(dict.fromkeys(_could_not_check(index, examined))),  # phases often lack the same
     )
@@ -83,6 +84,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
         breakdown=[row for part in parts for row in part.breakdown],
         kernels=[row for part in parts for row in part.kernels],
         findings=in_order([finding for part in parts for finding in part.findings]),
+        ladder=[rung for part in parts for rung in part.ladder],
         ruled_out=[row for part in parts for row in part.ruled_out],
         could_not_check=[row for part in parts for row in part.could_not_check],
     )

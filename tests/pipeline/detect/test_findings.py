@@ -16,7 +16,7 @@ from tests.stages import case_of, diagnosed
 
 from stepscope.document import Confidence, Evidence, Finding, Fix, Range, Severity, WhatIf
 from stepscope.pipeline.detect import detect
-from stepscope.pipeline.detect.findings import _range, findings_of, in_order, severity_of_gain
+from stepscope.pipeline.detect.findings import findings_of, in_order, predicted_range, severity_of_gain
 from stepscope.pipeline.detect.rule import Cause
 from stepscope.pipeline.whatif import Change
 from stepscope.report import Format, draw
@@ -249,5 +249,5 @@ def test_a_folded_finding_is_only_named() -> None:
 
 
 def test_a_range_does_not_go_below_nothing() -> None:
-    predicted = _range(np.array([900.0, 11_000.0, 11_000.0]), np.array([10.0, 10_000.0, 10_000.0]))
+    predicted = predicted_range(np.array([900.0, 11_000.0, 11_000.0]), np.array([10.0, 10_000.0, 10_000.0]))
     assert (predicted.low, predicted.expected) == (0, 10_000)

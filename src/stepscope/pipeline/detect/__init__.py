@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.document import CouldNotCheck, Finding
-from stepscope.pipeline.detect.findings import can_predict, findings_of
+from stepscope.pipeline.detect.findings import can_predict, findings_of, in_order
+from stepscope.pipeline.detect.ladder import ladder_of
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.whatif import MOST_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from stepscope.document import Rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,9 @@ class Detected:
 
     findings: list[Finding]
     could_not_check: list[CouldNotCheck]
+    ladder: list[Rung]
+    causes: Mapping[str, Cause]
+    """What the findings are about, by rule."""
 
 
 def detect(case: Case, trace: int) -> Detected:
@@ -39,7 +45,8 @@ def detect(case: Case, trace: int) -> Detected:
                 causes[rule.id] = said
     if not can_predict(case):
         unchecked += [_unchecked(rule, trace, _not_reproduced(case)) for rule in all_rules() if rule.id in causes]
-    return Detected(findings_of(case, trace, causes), unchecked)
+    findings = in_order(findings_of(case, trace, causes))
+    return Detected(findings, unchecked, ladder_of(case, trace, findings, causes), causes)
 
 
 def _not_reproduced(case: Case) -> Unchecked:

@@ -120,8 +120,8 @@ def _what_if(case: Case, rule: str, replays: _Replays) -> WhatIf:
     together = replays.without(*hiding, rule)
     gain_then = replays.without(*hiding).step_us - together.step_us
     return WhatIf(
-        step_us=_range(case.measured.duration_us, alone.duration_us),
-        gpu_span_us=_range(case.measured.gpu_span_us, alone.gpu_span_us),
+        step_us=predicted_range(case.measured.duration_us, alone.duration_us),
+        gpu_span_us=predicted_range(case.measured.gpu_span_us, alone.gpu_span_us),
         unprofiled_step_us=case.unprofiled_us(replays.causes[rule].change),
         gain_fraction=gain / today if today else 0.0,
         gain_fraction_others_fixed=gain_then / today if today else 0.0,
@@ -131,7 +131,7 @@ def _what_if(case: Case, rule: str, replays: _Replays) -> WhatIf:
     )
 
 
-def _range(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> Range:
+def predicted_range(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> Range:
     """Return the fastest, median and slowest predicted step, widened by the replay's error but not beyond today's."""
     expected = float(np.median(predicted))
     error = min(REPLAY_ERROR * expected, max(float(np.median(measured)) - expected, 0.0))
