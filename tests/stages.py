@@ -14,7 +14,7 @@ from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.steps import find_steps
-from stepscope.pipeline.whatif import Timeline
+from stepscope.pipeline.whatif import Profiler, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,9 @@ def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
         linked=linked,
         groups=attribute(linked, steps).of_phase(phase),
         timeline=timeline,
-        measured=timeline.replay(indices),
+        measured=timeline.measured(indices),
+        replay_error=timeline.error(indices),
+        profiler=Profiler.of(linked),
         deployment=deployment or Deployment.of(None, None, None),
         gpu=None,
         sources=(),

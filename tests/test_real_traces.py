@@ -154,6 +154,15 @@ def test_the_eager_step_without_both_causes_takes_about_ten_and_a_half_ms() -> N
     assert host.what_if.step_us_others_fixed == pytest.approx(10_500, rel=0.05)
 
 
+def test_the_eager_steps_ladder_goes_over_the_host_to_the_cast() -> None:
+    ladder = diagnosed(EAGER).ladder
+    assert [rung.fixed for rung in ladder] == ["launch-bound", "kv-pool-cast"]
+    assert [rung.step_us for rung in ladder] == pytest.approx([76_700, 10_500], rel=0.05)
+    text = StringIO()
+    draw(diagnosed(EAGER), Format.MARKDOWN, text)
+    assert "One after another (decode): 90.83 ms, without launch-bound 76." in text.getvalue().replace("\\", "")
+
+
 def test_the_report_says_what_both_causes_gain_together() -> None:
     text = StringIO()
     draw(diagnosed(EAGER), Format.TERMINAL, text)

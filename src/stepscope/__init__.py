@@ -1,7 +1,7 @@
 """stepscope: what slows an LLM's inference step, and what fixing it would really gain.
 
-`load`, `diagnose`, `compare`, `floor`, `ops` and `query` are imported when first used, so that one half of the package
-loads nothing of the other.
+`load`, `diagnose`, `compare`, `floor`, `ops`, `query` and `what_if` are imported when first used, so that one
+half of the package loads nothing of the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stepscope.version import __version__
 
 if TYPE_CHECKING:
     from stepscope.comparison import compare
-    from stepscope.pipeline import diagnose, floor, ops, query
+    from stepscope.pipeline import diagnose, floor, ops, query, what_if
     from stepscope.pipeline.load import load
 
 _HOMES = {
@@ -23,9 +23,10 @@ _HOMES = {
     "load": "stepscope.pipeline.load",
     "ops": "stepscope.pipeline",
     "query": "stepscope.pipeline",
+    "what_if": "stepscope.pipeline",
 }
 
-__all__ = ["__version__", "compare", "diagnose", "floor", "load", "ops", "query"]
+__all__ = ["__version__", "compare", "diagnose", "floor", "load", "ops", "query", "what_if"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 -- what a module holds

@@ -310,7 +310,8 @@ def test_an_interruption_exits_with_130(
 
 def test_offered_commands_are_those_that_work() -> None:
     text = process("--help").stdout
-    for command in ("calibrate", "compare", "demo", "diagnose", "explain", "ops", "rules", "schema", "sql"):
+    commands = ("calibrate", "compare", "demo", "diagnose", "explain", "ops", "rules", "schema", "sql", "what-if")
+    for command in commands:
         assert command in text
     for later in ("capture", "probe"):
         assert later not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.kineto import LATENCY_US, Kineto
+from tests.published_cases import waits_over_a_busy_queue
 from tests.stages import stepped
 
-from stepscope.pipeline.whatif import Change, Timeline
+from stepscope.pipeline.whatif import Change, Timeline, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -193,6 +195,84 @@ def test_two_changes_together_remove_what_either_removes() -> None:
     assert not (first | first).launches_free
 
 
+def scaled(trace: Kineto, factors: Mapping[str, float]) -> Replayed:
+    linked, steps = stepped(trace)
+    names = linked.kernels["name"].cast(str).to_list()
+    change = Change(np.zeros(len(names), dtype=np.bool_), factor=np.array([factors.get(name, 1.0) for name in names]))
+    return Timeline(linked, steps).replay(range(len(steps.steps)), change)
+
+
+def test_a_kernel_of_half_the_time_shortens_a_gpu_bound_step_by_the_other_half() -> None:
+    assert scaled(gpu_bound(), {"cast": 0.5}).step_us == 250.0
+    assert scaled(gpu_bound(), {"cast": 2.0}).step_us == 400.0
+    assert scaled(gpu_bound(), {"cast": 0.0}).step_us == 200.0
+
+
+def test_a_slower_kernel_fills_a_host_bound_steps_gap_before_it_lengthens_the_step() -> None:
+    assert scaled(host_bound(), {"cast": 10.0}).step_us == 300.0  # 100 after the launch, the next comes
+    # 150 of cast begin at 106: b ends its 10 at 266, before the next step's launch at 300
+    assert scaled(host_bound(), {"cast": 15.0}).step_us == 300.0
+    assert scaled(host_bound(), {"cast": 25.0}).step_us > 300.0
+
+
+def test_a_slower_kernel_holds_the_host_up_that_waits_for_it() -> None:
+    # a cast of 200 instead of 100: the wait returns 100 later, and so does all that follows
+    assert scaled(with_sync(), {"cast": 2.0}).step_us == 250.0
+
+
+def test_a_kernel_beside_a_shorter_one_begins_as_long_after_it_and_ends_alone() -> None:
+    trace = Kineto()
+    for begin in (0, 500):
+        trace.annotation(STEP, begin, 100)
+        trace.call("long", at=begin, duration=400, stream=7)
+        trace.call("side", at=begin + 10, duration=200, stream=8)
+    # side runs from 10 to 210 after long's begin, long itself to 100 now
+    assert scaled(trace, {"long": 0.25}).gpu_span_us.tolist() == [210.0, 210.0]
+
+
+def host_without(trace: Kineto, name: str) -> Replayed:
+    linked, steps = stepped(trace)
+    calls = linked.trace.launches.filter(linked.trace.launches["name"].cast(str) == name)
+    change = Change(np.zeros(linked.kernels.height, dtype=np.bool_), host_gone=time_of(calls))
+    return Timeline(linked, steps).replay(range(len(steps.steps)), change)
+
+
+def test_a_wait_that_is_gone_lets_the_host_run_ahead() -> None:
+    # the host waited from 20 to 120; now it launches b at 30 and the next a at 50, long before the cast ends at 116: a
+    # step is 10 + 100 + 10, and 1 before b and before a, as no gap tells what the device needs
+    assert host_without(with_sync(), "cudaStreamSynchronize").step_us == 122.0
+
+
+def test_a_wait_over_a_busy_queue_gains_nothing_when_it_is_gone() -> None:
+    trace = waits_over_a_busy_queue()
+    assert host_without(trace, "cudaEventSynchronize").step_us == replayed(trace).step_us == 250_000.0
+
+
+def test_a_wait_that_stays_takes_back_what_the_host_was_ahead() -> None:
+    trace = Kineto()
+    for begin in range(0, 1000, 250):
+        trace.annotation(STEP, begin, 240)
+        trace.launch(begin, 40, name="cudaMalloc")
+        done = trace.call("a", at=begin + 40, duration=150)
+        trace.launch(begin + 50, done + 4 - (begin + 50), name="cudaStreamSynchronize")
+        trace.launch(done + 5, 250 + begin - done - 6, name="cudaFree")
+    # the host spends 40 in cudaMalloc, 6 until a runs, 150 in a, 4 until the wait returns, and the rest of 250 after it
+    assert replayed(trace).step_us == 250.0
+    assert host_without(trace, "cudaMalloc").step_us == 210.0
+
+
+def test_what_overlaps_on_the_host_is_gone_once() -> None:
+    nothing = np.zeros(3, dtype=np.bool_)
+    one, other = Change(nothing, host_gone=np.array([[0, 10]])), Change(nothing, host_gone=np.array([[5, 20]]))
+    assert (one | other).host_freed_before(np.array([0, 7, 15, 30])).tolist() == [0, 7, 15, 20]
+
+
+def test_factors_multiply() -> None:
+    half = Change(np.zeros(2, dtype=np.bool_), factor=np.array([0.5, 1.0]))
+    assert (half | half).durations(np.array([100, 100])).tolist() == [25, 100]
+    assert (half | Change(np.zeros(2, dtype=np.bool_))).durations(np.array([100, 100])).tolist() == [50, 100]
+
+
 @st.composite
 def timelines(draw: st.DrawFn) -> tuple[Kineto, list[list[tuple[float, float]]]]:
     """Draw a trace with streams, graphs and waits, and the (start, end) of the work of each of its steps."""
@@ -288,3 +368,59 @@ def test_a_deep_queue_gets_shorter_by_exactly_what_is_taken_out(work: Sequence[t
     kept = 100 + sum(duration for duration, removed in work if not removed)
     assert replayed(trace, ["removed"]).gpu_span_us.tolist() == pytest.approx([kept])
     assert LATENCY_US < 100
+
+
+Timed = Sequence[Sequence[tuple[int, int, int, int]]]
+TIMED: st.SearchStrategy[Timed] = st.lists(
+    st.lists(
+        st.tuples(st.integers(1, 80), st.integers(5, 80), st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=6
+    ),
+    min_size=2,
+    max_size=4,
+)
+"""Steps of work: duration, the host's pause after the launch, kind, and whether the host waits for it (0)."""
+
+
+def timed(steps: Timed) -> Kineto:
+    """Return steps on one stream, with waits; the kernels are named by their kind."""
+    trace = Kineto()
+    at = 0.0
+    for work in steps:
+        begin = at
+        trace.call("first", at=at, duration=10)
+        at += 10
+        for duration, pause, kind, wait in work:
+            done = trace.call(f"kind{kind}", at=at, duration=duration)
+            at += 5
+            if not wait and done > at:
+                trace.launch(at, done + 3 - at, name="cudaStreamSynchronize")
+                at = done + 4
+            at += pause
+        trace.annotation(STEP, begin, at - begin)
+    return trace
+
+
+@settings(max_examples=80, deadline=None)
+@given(TIMED, st.floats(0, 1), st.floats(1, 4))
+def test_less_work_never_lengthens_the_steps_and_more_never_shortens_them(
+    steps: Timed, less: float, more: float
+) -> None:
+    trace = timed(steps)
+    measured = replayed(trace).duration_us.sum()
+    removed = replayed(trace, ["kind0"]).duration_us.sum()
+    shorter, longer = (scaled(trace, {"kind0": factor}).duration_us.sum() for factor in (less, more))
+    slack = 0.001 * trace.document()["traceEvents"].__len__()  # durations are whole ns
+    assert removed <= measured + slack
+    assert shorter <= measured + slack
+    assert longer >= measured - slack
+    assert host_without(trace, "cudaStreamSynchronize").duration_us.sum() <= measured + slack
+
+
+@settings(max_examples=40, deadline=None)
+@given(TIMED)
+def test_a_factor_of_one_and_no_time_gone_change_nothing(steps: Timed) -> None:
+    trace = timed(steps)
+    same = scaled(trace, {"kind0": 1.0})
+    assert same.duration_us.tolist() == replayed(trace).duration_us.tolist()
+    assert same.gpu_span_us.tolist() == replayed(trace).gpu_span_us.tolist()
+    assert host_without(trace, "no such call").duration_us.tolist() == same.duration_us.tolist()

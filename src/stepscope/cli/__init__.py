@@ -23,6 +23,7 @@ from stepscope.cli.ops import ops
 from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
 from stepscope.cli.sql import sql
+from stepscope.cli.what_if import what_if
 from stepscope.errors import ExitCode, StepscopeError
 from stepscope.report import NARROWEST, WIDEST
 from stepscope.version import __version__
@@ -34,7 +35,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, calibrate, compare, demo, diagnose, explain, floor, lab, ops, rules, schema, sql):
+for command in (bench, calibrate, compare, demo, diagnose, explain, floor, lab, ops, rules, schema, sql, what_if):
     app.command(command)
 
 

@@ -40,6 +40,7 @@ from stepscope.document.diagnosis import (
     Model,
     Range,
     RuledOut,
+    Rung,
     Severity,
     Spread,
     StepSummary,
@@ -58,6 +59,7 @@ from stepscope.document.floor import (
     GrowthPoint,
     WaterfallRow,
 )
+from stepscope.document.prediction import PredictedChange, PredictedPhase, Prediction
 
 
 def encodable(path: str) -> str:
@@ -102,9 +104,13 @@ __all__ = [
     "Measurement",
     "Model",
     "NotMeasured",
+    "PredictedChange",
+    "PredictedPhase",
+    "Prediction",
     "PredictionResult",
     "Range",
     "RuledOut",
+    "Rung",
     "Severity",
     "SideOfSteps",
     "Spread",

@@ -252,6 +252,19 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     assumption: str
 
 
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """The step once this is fixed, and all that stands before it in the ladder of its phase."""
+
+    trace: int
+    phase: str
+    fixed: str
+    """A rule, or what was asked for."""
+    step_us: float
+    gpu_span_us: float
+    gain_fraction: float
+    """Of today's step, by everything fixed so far."""
+
+
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Something to do about it, the easiest first."""
 
@@ -315,5 +328,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelTime]
     """Those of at least 0.5% of a phase's kernel time, longest first."""
     findings: list[Finding]
+    ladder: list[Rung]
+    """The findings above info fixed one after another, in their order, for each trace and phase."""
     ruled_out: list[RuledOut]
     could_not_check: list[CouldNotCheck]

@@ -187,7 +187,7 @@ _INTRODUCTION = """\
 
 What the rules say about steps of which the truth is known. `stepscope lab record --all` ran a decode step shaped like
 one rank of a model with each slowdown switched on and without it, and recorded both; `stepscope lab prove` diagnosed
-the traces and wrote this page. Nothing in it is written by hand.
+the traces and wrote this part. Nothing in it is written by hand.
 
 Times are medians with the 10th and the 90th percentile, by CUDA events and without the profiler, with and without in
 turns in one process. *Found* are findings above info in any trace of the case: its steps, and where there are such,

@@ -28,18 +28,19 @@ from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.load import Cache, Listener, Silent, find_traces, is_folder, load
 from stepscope.pipeline.op_groups import list_ops
+from stepscope.pipeline.predict import check_changes, predict
 from stepscope.pipeline.recording import Recording
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.summary import Examined, summarise, together
 from stepscope.pipeline.tables import check_query, run_query
-from stepscope.pipeline.whatif import Timeline
+from stepscope.pipeline.whatif import Profiler, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     import polars as pl
 
-    from stepscope.document import Diagnosis, Floor
+    from stepscope.document import Diagnosis, Floor, Prediction
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Steps
     from stepscope.trace import Trace
@@ -158,6 +159,60 @@ def ranks(
         NotATraceError: the file is no trace, or the folder holds none.
     """
     return [(trace.path, trace.rank) for trace in _traces([path], listener or Silent(), cache)]
+
+
+def what_if(  # noqa: PLR0913 -- the options of the command, all by name
+    path: str | Path,
+    *,
+    remove: Sequence[str] = (),
+    scale: Sequence[str] = (),
+    model: str | None = None,
+    server_info: str | Path | None = None,
+    tp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
+    gpu: str | None = None,
+    context: int | None = None,
+    sources: Sequence[str | Path] = (),
+    internal: Collection[str] = INTERNAL,
+    capture_trace: str | Path | None = None,
+    listener: Listener | None = None,
+    cache: Cache | None = None,
+) -> Prediction:
+    """Predict the steps of a trace after changes: each alone, and one after another.
+
+    Args:
+        path: one trace file, or a folder that holds one.
+        remove: rules that found something; globs of kernels and copies; globs of calls of the host that launch
+            nothing, such as `cudaStreamSynchronize`.
+        scale: `glob=factor`: what the durations of such kernels and copies are multiplied by.
+        model: this and the rest as `diagnose` takes them.
+        server_info: a file with what the server tells of itself.
+        tp: ranks of the tensor-parallel group.
+        ep: ranks, of those, that the experts are shared out over.
+        dp: groups of those ranks that attend to requests of their own.
+        gpu: a GPU's name.
+        context: live tokens of a request.
+        sources: folders in which the recorded source files are looked for.
+        internal: packages whose functions are not your code.
+        capture_trace: a trace of the graph's capture, or of the same steps run eagerly.
+        listener: told how far reading is, and what was left out.
+        cache: where traces are kept, so that they need not be read again.
+
+    Raises:
+        UsageError: nothing is to be changed, or what is to be is not in the steps; a path or name does not exist.
+        NotATraceError: the file is no trace, or the folder holds none.
+    """
+    check_changes(remove, scale)  # said before any file is read
+    deployment = Deployment.of(model, tp, context, ep=ep, dp=dp, server_info=server_info)
+    folders = [_folder(source) for source in sources]
+    find_gpu(gpu, None)
+    listener = listener or Silent()
+    donor = None
+    if capture_trace is not None:
+        donor = Donor.of(link(load(_one_file(capture_trace), listener=listener, cache=cache)))
+    trace = load(_one_file(path), listener=listener, cache=cache)
+    return predict(_examine(0, trace, donor, deployment, gpu, folders, internal), remove, scale)
 
 
 def ops(
@@ -354,7 +409,7 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
     attributed = attribute(linked, steps)
     deployment = settle(deployment, attributed.groups)
     gpu = find_gpu(gpu_name, trace.device_name)
-    timeline = Timeline(linked, steps)
+    timeline, profiler = Timeline(linked, steps), Profiler.of(linked)
     stacks, complete = has_stacks(linked), is_complete(warnings)
     cases = [
         Case(
@@ -364,7 +419,9 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
             linked=linked,
             groups=attributed.of_phase(phase),
             timeline=timeline,
-            measured=timeline.replay(indices),
+            measured=timeline.measured(indices),
+            replay_error=timeline.error(indices),
+            profiler=profiler,
             deployment=deployment,
             gpu=gpu,
             sources=sources,

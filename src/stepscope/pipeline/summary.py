@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stepscope import document
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.cost import Ceilings
-from stepscope.pipeline.detect.findings import in_order
+from stepscope.pipeline.detect.findings import can_predict, in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
 from stepscope.pipeline.efficiency import PhaseWork, efficiencies
@@ -70,6 +70,7 @@ def summarise(index: int, examined: Examined) -> document.Diagnosis:
         breakdown=breakdown,
         kernels=[row for case in examined.cases for row in _kernels(index, case)],
         findings=in_order([finding for detected in examined.detected for finding in detected.findings]),
+        ladder=[rung for detected in examined.detected for rung in detected.ladder],
         ruled_out=list(_ruled_out(index, examined, breakdown)),
         could_not_check=list(dict.fromkeys(_could_not_check(index, examined))),  # phases often lack the same
     )
@@ -85,6 +86,7 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
         breakdown=[row for part in parts for row in part.breakdown],
         kernels=[row for part in parts for row in part.kernels],
         findings=in_order([finding for part in parts for finding in part.findings]),
+        ladder=[rung for part in parts for rung in part.ladder],
         ruled_out=[row for part in parts for row in part.ruled_out],
         could_not_check=[row for part in parts for row in part.could_not_check],
     )
@@ -148,6 +150,7 @@ def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSu
         gpu_busy_us=float(np.median(measured.busy_us)),
         gpu_idle_us=measured.idle_us if examined.complete else None,
         kernels_per_step=float(np.median(kernels)),
+        unprofiled_duration_us=case.unprofiled_us() if can_predict(case) else None,
     )
 
 

@@ -39,6 +39,8 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     yield from ("", "## Findings" if shown else f"## {sentences.no_findings(diagnosis)}")
     for number, finding in enumerate(shown, 1):
         yield from _finding(diagnosis, number, finding)
+    for line in sentences.ladder_lines(diagnosis):
+        yield from ("", escaped(line))
     folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
     if folded:
         yield from ("", f"Also seen: {escaped(', '.join(map(sentences.folded_line, folded)))}.")

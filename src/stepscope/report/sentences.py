@@ -10,7 +10,7 @@ from stepscope.kernel_name import short_names
 from stepscope.report.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.document import (
         CouldNotCheck,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         KernelTime,
         Model,
         RuledOut,
+        Rung,
         StepSummary,
         TraceInfo,
         WhatIf,
@@ -71,6 +72,23 @@ def _work_name(row: KernelTime, short: Mapping[str, str]) -> str:
     if row.op is None:
         return printable(short[row.kernel])
     return printable(f"{row.op}, {row.tensor}" if row.tensor else row.op)
+
+
+def ladder_line(today_us: float, rungs: Sequence[Rung]) -> str:
+    """Say where fixing one thing after another leads: ``80.36 ms, without a 11.93 ms, without b too 10.51 ms``."""
+    without = [f"without {printable(rung.fixed)}{' too' if number else ''}" for number, rung in enumerate(rungs)]
+    steps = [f"{text} {units.time(rung.step_us)}" for text, rung in zip(without, rungs, strict=True)]
+    return ", ".join((units.time(today_us), *steps))
+
+
+def ladder_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Say, for each trace and phase with several findings, where fixing one after another leads."""
+    for step in diagnosis.steps:
+        rungs = [rung for rung in diagnosis.ladder if (rung.trace, rung.phase) == (step.trace, step.phase)]
+        if len(rungs) > 1:
+            name = trace_name(diagnosis, step.trace)
+            place = f"{step.phase} in {name}" if name else step.phase
+            yield f"One after another ({place}): {ladder_line(step.duration_us.median, rungs)}."
 
 
 def is_folded(finding: Finding) -> bool:

@@ -52,6 +52,9 @@ def _draw(diagnosis: Diagnosis, console: Console) -> None:
         if number > 1:
             console.print()
         _finding(console, diagnosis, number, finding)
+    for line in sentences.ladder_lines(diagnosis):
+        console.print()
+        console.print(line)
     folded = [finding for finding in diagnosis.findings if sentences.is_folded(finding)]
     if folded:
         console.print(f"Also seen: {', '.join(map(sentences.folded_line, folded))}.")

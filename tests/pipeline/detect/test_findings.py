@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,12 @@ import pytest
 from tests.decode_steps import STEP, Work, copied, eager
 from tests.kernel_names import ADD, TO_BF16
 from tests.kineto import Kineto
+from tests.published_cases import launched_one_by_one
 from tests.stages import case_of, diagnosed
 
 from stepscope.document import Confidence, Evidence, Finding, Fix, Range, Severity, WhatIf
-from stepscope.pipeline.detect.findings import _range, findings_of, in_order, severity_of_gain
+from stepscope.pipeline.detect import detect
+from stepscope.pipeline.detect.findings import findings_of, in_order, predicted_range, severity_of_gain
 from stepscope.pipeline.detect.rule import Cause
 from stepscope.pipeline.whatif import Change
 from stepscope.report import Format, draw
@@ -89,6 +92,26 @@ def test_gains_are_fractions_of_todays_step() -> None:
     assert [what_if(finding).step_us.expected for finding in findings.values()] == pytest.approx([60, 85, 99])
     assert [finding.share_of_step for finding in findings.values()] == pytest.approx([0.40, 0.15, 0.01])
     assert [finding.severity for finding in findings.values()] == [Severity.CRITICAL, Severity.MAJOR, Severity.INFO]
+
+
+def test_steps_that_the_replay_does_not_reproduce_are_not_predicted() -> None:
+    case = replace(gpu_bound(), replay_error=0.021)
+    x = found(case, x=cause(case, "x", time_us=40))["x"]
+    assert x.what_if is None
+    assert [fix.expected_step_us for fix in x.fix] == [None]
+    assert (x.severity, x.confidence) == (Severity.MAJOR, Confidence.LOW)  # 40% of the step, but not predicted
+    assert any("replay does not reproduce the steps" in note for note in x.notes)
+    assert found(replace(case, replay_error=0.019), x=cause(case, "x"))["x"].what_if is not None
+
+
+def test_what_if_is_said_to_be_withheld_and_by_how_much_the_replay_missed() -> None:
+    case = case_of(launched_one_by_one())
+    withheld = detect(replace(case, replay_error=0.3), 0)
+    (finding,) = withheld.findings
+    assert (finding.rule, finding.what_if) == ("launch-bound", None)
+    missing = [row.missing for row in withheld.could_not_check if row.rule == "launch-bound"]
+    missed = "the replay misses the recorded steps by 30%, more than 2%"
+    assert missing == [f"what the step would be without it: {missed}"]
 
 
 def test_causes_that_gain_apart_hide_nothing() -> None:
@@ -226,5 +249,5 @@ def test_a_folded_finding_is_only_named() -> None:
 
 
 def test_a_range_does_not_go_below_nothing() -> None:
-    predicted = _range(np.array([900.0, 11_000.0, 11_000.0]), np.array([10.0, 10_000.0, 10_000.0]))
+    predicted = predicted_range(np.array([900.0, 11_000.0, 11_000.0]), np.array([10.0, 10_000.0, 10_000.0]))
     assert (predicted.low, predicted.expected) == (0, 10_000)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope import units
 from stepscope.document import CouldNotCheck, Finding
-from stepscope.pipeline.detect.findings import findings_of
+from stepscope.pipeline.detect.findings import can_predict, findings_of, in_order
+from stepscope.pipeline.detect.ladder import ladder_of
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.whatif import MOST_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from stepscope.document import Rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +25,9 @@ class Detected:
 
     findings: list[Finding]
     could_not_check: list[CouldNotCheck]
+    ladder: list[Rung]
     causes: Mapping[str, Cause]
-    """By rule: what each finding's steps would be without."""
+    """What the findings are about, by rule."""
 
 
 def detect(case: Case, trace: int) -> Detected:
@@ -37,7 +43,18 @@ def detect(case: Case, trace: int) -> Detected:
                 unchecked.append(_unchecked(rule, trace, said))
             else:
                 causes[rule.id] = said
-    return Detected(findings_of(case, trace, causes), unchecked, causes)
+    if not can_predict(case):
+        unchecked += [_unchecked(rule, trace, _not_reproduced(case)) for rule in all_rules() if rule.id in causes]
+    findings = in_order(findings_of(case, trace, causes))
+    return Detected(findings, unchecked, ladder_of(case, trace, findings, causes), causes)
+
+
+def _not_reproduced(case: Case) -> Unchecked:
+    missed = f"the replay misses the recorded steps by {units.share(case.replay_error)}"
+    return Unchecked(
+        f"what the step would be without it: {missed}, more than {units.share(MOST_ERROR)}",
+        "record again, with the host's activity and more steps; or compare with a run without it",
+    )
 
 
 def _unchecked(rule: Rule, trace: int, said: Unchecked) -> CouldNotCheck:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Phase, Step
-    from stepscope.pipeline.whatif import Change, Replayed, Timeline
+    from stepscope.pipeline.whatif import Change, Profiler, Replayed, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,10 @@ class Case:
     timeline: Timeline
     measured: Replayed
     """The steps as they were recorded."""
+    replay_error: float
+    """By how much the replay without a change misses them, as a fraction."""
+    profiler: Profiler | None
+    """What recording cost; None where that is not known for this GPU."""
     deployment: Deployment
     gpu: Gpu | None
     sources: Sequence[Path]
@@ -41,6 +45,12 @@ class Case:
     has_stacks: bool
     complete: bool
     """Whether idle time can be believed."""
+
+    def unprofiled_us(self, change: Change | None = None) -> float | None:
+        """Return the median step, after a change, as it would be without the profiler; None where that is not known."""
+        if self.profiler is None or (taken_out := self.profiler.taken_out(change)) is None:
+            return None
+        return self.timeline.replay(self.step_indices, taken_out).step_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,16 @@ With nothing taken out, the replay is the identity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from stepscope.pipeline.steps import WAITS
 from stepscope.pipeline.steps.spans import spans
+from stepscope.pipeline.whatif.changes import Change
+from stepscope.pipeline.whatif.host import NEVER, Wait, find_waits, issued
+from stepscope.pipeline.whatif.replayed import Replayed
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -34,60 +36,12 @@ if TYPE_CHECKING:
 
 QUEUE_DELAY_NS = 10_000
 """Work that follows a gap and starts within this time of its launch call's end was held up by the host."""
-RETURN_DELAY_NS = 200_000
-"""A waiting call that returns later than this after GPU work ended was not waiting for that work."""
 OWN_GAP_NS = 1_000
 """The device's own gap between two kernels where the trace shows none to learn it from."""
 GRAPH_GAP_NS = 500
 """The device's own gap between two kernels of a graph; the median in graph replays on one H200 is 416 ns."""
-_NEVER = -(1 << 62)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What is taken out of the steps: GPU work, the host's launch times, or both."""
-
-    removed: Bools
-    """Shape [kernels]."""
-    launches_free: bool = False
-    """Whether the host costs nothing: GPU work follows GPU work, as if all steps were graphs launched ahead."""
-
-    def __or__(self, other: Change) -> Change:
-        """Return both changes together."""
-        return Change(self.removed | other.removed, self.launches_free or other.launches_free)
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """Steps of one phase, measured or after a change."""
-
-    duration_us: NDArray[np.float64]
-    """First GPU work to the next step's first, of whatever phase; the last step is left out, unless it is the
-    only one.
-    """
-    gpu_span_us: NDArray[np.float64]
-    """First to last GPU work of each step."""
-    busy_us: NDArray[np.float64]
-    """Union of the GPU work of each step that has a duration: idle time is the difference of their medians."""
-    gaps: int
-    """Gaps between pieces of GPU work, over all steps."""
-    late_gaps: int
-    """Gaps that the host is the reason of: they end right after a launch."""
-
-    @property
-    def step_us(self) -> float:
-        """Median step duration."""
-        return float(np.median(self.duration_us))
-
-    @property
-    def idle_us(self) -> float:
-        """Time of the median step without GPU work."""
-        return max(self.step_us - float(np.median(self.busy_us)), 0.0)
-
-    @property
-    def idle_share(self) -> float:
-        """Share of the median step without GPU work."""
-        return self.idle_us / self.step_us if self.step_us else 0.0
+MOST_ERROR = 0.02
+"""Steps that the replay without a change does not reproduce within this are not predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +66,32 @@ class Timeline:
         self._gap = self._start - _frontier_before(self._end, self._start)
         self._beside = (self._gap < 0) & _other_stream(self._end, *_queues(kernels))
         self._launch = kernels["launch"].cast(pl.Int64).fill_null(-1).to_numpy()
-        self._issued = _issued(linked, self._launch, self._end)
+        self._issued = issued(linked, self._launch, self._end)
         all_rows = np.arange(self._start.size)
         self._late = (self._gap > 0) & (self._start - self._issued < QUEUE_DELAY_NS) & self._leads(all_rows)
         own = self._gap[(self._gap > 0) & ~self._late]
         self._own_gap = int(np.median(own)) if own.size else OWN_GAP_NS
         reaction = self._start[self._late] - self._issued[self._late]
         self._reaction = int(np.median(reaction)) if reaction.size else 0
-        self._waits = _waits(linked, self._end, self._launch)
+        self._waits = find_waits(linked, self._end, self._launch)
+
+    def measured(self, indices: Sequence[int]) -> Replayed:
+        """Return the given steps as they were recorded."""
+        rows = np.arange(self._start.size)
+        return self._replayed(_Schedule(rows, self._start, self._end, self._gap > 0, self._late), indices)
 
     def replay(self, indices: Sequence[int], change: Change | None = None) -> Replayed:
-        """Return the given steps as they are, or as they would run after a change."""
-        run = self._run(change or Change(np.zeros(self._start.shape, dtype=np.bool_)))
+        """Return the given steps as they would run after a change; without one, as the model says that they ran."""
+        return self._replayed(self._run(change or Change(np.zeros(self._start.shape, dtype=np.bool_))), indices)
+
+    def error(self, indices: Sequence[int]) -> float:
+        """Return by how much the replay without a change misses the median step or GPU span, as a fraction of it."""
+        measured, same = self.measured(indices), self.replay(indices)
+        pairs = ((measured.duration_us, same.duration_us), (measured.gpu_span_us, same.gpu_span_us))
+        medians = [(float(np.median(was)), float(np.median(now))) for was, now in pairs]
+        return max(abs(now - was) / was if was else 0.0 for was, now in medians)
+
+    def _replayed(self, run: _Schedule, indices: Sequence[int]) -> Replayed:
         in_step = self._steps.step_of_kernel[run.rows] >= 0
         step = self._steps.step_of_kernel[run.rows][in_step]
         start, end = run.start[in_step], run.end[in_step]
@@ -162,17 +130,26 @@ class Timeline:
 
     def _run(self, change: Change) -> _Schedule:
         rows = np.flatnonzero(~change.removed)
-        gap = self._own_gaps(change, rows)
-        duration = self._end[rows] - self._start[rows]
-        ready = np.full(rows.shape, _NEVER)
+        duration = change.durations(self._end - self._start)
+        gap = self._own_gaps(change, rows, duration)
+        ready = np.full(rows.shape, NEVER)
         if not change.launches_free:
             first = self._first_of_launch(rows)
             late = self._late[rows]
             on_time = np.minimum(self._issued[rows] + self._reaction, self._start[rows])
-            ready[first] = np.where(late, self._start[rows], on_time)[first]
-        return self._schedule(rows, gap, duration, ready)
+            handed_over = np.where(late, self._start[rows], on_time) - change.host_freed_before(self._issued[rows])
+            ready[first] = handed_over[first]
+        return self._schedule(rows, gap, duration[rows], ready, self._waits_after(change))
 
-    def _own_gaps(self, change: Change, rows: Ints) -> Ints:
+    def _waits_after(self, change: Change) -> list[Wait]:
+        """Return the waits that are left, on the host's clock without the time that is gone."""
+        at = np.array([(wait.start, wait.end) for wait in self._waits], dtype=np.int64).reshape(-1, 2)
+        left = at - change.host_freed_before(at)
+        return [
+            replace(wait, start=start, end=end) for wait, (start, end) in zip(self._waits, left.tolist(), strict=True)
+        ]
+
+    def _own_gaps(self, change: Change, rows: Ints, duration: Ints) -> Ints:
         """Return the gap before each kept row that the device itself needs; negative where it overlaps earlier work."""
         kept = ~change.removed
         only_removed = intervals.difference(
@@ -181,6 +158,9 @@ class Timeline:
         start = self._start[rows] - intervals.time_covered_before(self._start[rows], *only_removed)
         end = self._end[rows] - intervals.time_covered_before(self._end[rows], *only_removed)
         overlap = np.minimum(start - _frontier_before(end, start), self._own_gap)
+        if change.factor is not None:  # what runs beside other work begins as long after that began as it did
+            beside = np.minimum(start - _frontier_before(start + duration[rows], start), self._own_gap)
+            overlap = np.where(self._beside[rows], beside, overlap)
         measured = self._gap[rows]
         if change.launches_free:
             own = np.minimum(measured, min(self._own_gap, GRAPH_GAP_NS))
@@ -188,7 +168,7 @@ class Timeline:
             own = np.where(self._late[rows], np.minimum(measured, self._own_gap), measured)
         return np.where(measured > 0, own, overlap)
 
-    def _schedule(self, rows: Ints, gap: Ints, duration: Ints, ready: Ints) -> _Schedule:
+    def _schedule(self, rows: Ints, gap: Ints, duration: Ints, ready: Ints, waits: Sequence[Wait]) -> _Schedule:
         """Place the rows one after another, from one waiting host call to the next.
 
         With F the end of all work so far, a row starts at max(F + gap, ready), so F grows by a step of the
@@ -201,16 +181,16 @@ class Timeline:
         frontier = int(self._start[0]) if rows.size else 0
         beside = self._beside[rows]
         waits_before = np.searchsorted([wait.end for wait in self._waits], self._issued[rows], side="right")
-        earlier = np.zeros(len(self._waits) + 1, dtype=np.int64)  # by how much the host is ahead after so many waits
+        earlier = np.zeros(len(waits) + 1, dtype=np.int64)  # by how much the host is ahead after so many waits
         done = 0
-        for number, wait in enumerate([*self._waits, None]):
+        for number, wait in enumerate([*waits, None]):
             stop = rows.size if wait is None else int(np.searchsorted(rows, wait.target, side="right"))
             if stop > done:
                 part = slice(done, stop)
                 ahead = earlier[np.minimum(waits_before[part], number)]
-                can_start[part] = np.where(ready[part] == _NEVER, _NEVER, ready[part] - ahead)
+                can_start[part] = np.where(ready[part] == NEVER, NEVER, ready[part] - ahead)
                 total = np.cumsum(growth[part])
-                holds_up = np.where(beside[part], _NEVER, can_start[part])
+                holds_up = np.where(beside[part], NEVER, can_start[part])
                 reach = np.maximum.accumulate(np.maximum(holds_up + duration[part] - total, frontier))
                 frontier_before[part] = np.concatenate(([frontier], (reach + total)[:-1]))
                 start[part] = np.maximum(frontier_before[part] + gap[part], can_start[part])
@@ -218,60 +198,12 @@ class Timeline:
                 done = stop
             if wait is not None:
                 earlier[number + 1] = earlier[number]
-                if done:
+                if done and wait.end > wait.start:  # a wait that is gone returns at once
                     target_end = int(start[done - 1] + duration[done - 1])
                     returned = max(wait.start - int(earlier[number]), target_end + wait.delay)
-                    earlier[number + 1] = max(wait.end - returned, int(earlier[number]))
+                    earlier[number + 1] = wait.end - returned
         has_gap = start > frontier_before
         return _Schedule(rows, start, start + duration, has_gap, has_gap & (start == can_start))
-
-
-def _issued(linked: Linked, launch: Ints, end: Ints) -> Ints:
-    """Return when the host had handed over each row's work: its call's end, or the start of a copy that blocks."""
-    calls = linked.trace.launches
-    if not calls.height:
-        return np.full(launch.shape, _NEVER)
-    call_start = calls["start_ns"].to_numpy()
-    call_end = call_start + calls["duration_ns"].to_numpy()
-    is_copy = calls["name"].cast(pl.String).str.contains("Memcpy").to_numpy()
-    blocks = is_copy[launch] & (call_end[launch] >= end)
-    return np.where(launch < 0, _NEVER, np.where(blocks, call_start[launch], call_end[launch]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """A host call that returned because GPU work was done."""
-
-    start: int
-    end: int
-    target: int
-    """Row of the work."""
-    delay: int
-    """From the end of the work to the return."""
-
-
-def _waits(linked: Linked, end: Ints, launch: Ints) -> list[_Wait]:
-    """Find the calls that waited: synchronisations that returned just after work ended, copies after their own."""
-    calls = linked.trace.launches.with_row_index("row").filter(
-        pl.col("name").cast(pl.String).str.contains(WAITS.pattern)
-    )
-    by_end = np.argsort(end, kind="stable")
-    sorted_end = end[by_end]
-    last_of_launch = np.full(linked.trace.launches.height, -1)
-    np.maximum.at(last_of_launch, launch[launch >= 0], np.flatnonzero(launch >= 0))
-    waits = []
-    for row, call_start, duration, name in calls.select(
-        "row", "start_ns", "duration_ns", pl.col("name").cast(pl.String)
-    ).iter_rows():
-        call_end = call_start + duration
-        if "Memcpy" in name:
-            target = int(last_of_launch[row])
-        else:
-            position = int(np.searchsorted(sorted_end, call_end, side="right")) - 1
-            target = int(by_end[position]) if position >= 0 else -1
-        if target >= 0 and call_start < end[target] <= call_end and call_end - end[target] <= RETURN_DELAY_NS:
-            waits.append(_Wait(call_start, call_end, target, int(call_end - end[target])))
-    return sorted(waits, key=lambda wait: wait.end)
 
 
 def _frontier_before(end: Ints, start: Ints) -> Ints:

@@ -1,0 +1,240 @@
+"""The steps after changes that were asked for by name: of rules, of kernels, of calls of the host."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope import units
+from stepscope.document import PredictedChange, PredictedPhase, Prediction, Range, Spread, encodable
+from stepscope.errors import UsageError
+from stepscope.kernel_name import short_name
+from stepscope.pipeline.detect.findings import can_predict, predicted_range
+from stepscope.pipeline.detect.ladder import ladder
+from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.steps import Phase
+from stepscope.pipeline.whatif import MOST_ERROR, Change, time_of
+from stepscope.trace import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.detect.rule import Case, Cause
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Steps
+    from stepscope.pipeline.summary import Examined
+
+    Bools = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
+
+_RANGE = "from the fastest to the slowest step, and 10% for the replay's error"
+_REMOVED = f"the work is gone with the calls that launched only it, and nothing comes in its place; {_RANGE}"
+_CALLS = f"the host does not make these calls any more and goes on at once; {_RANGE}"
+_SCALED = f"the kernels take that part of their time and are launched as recorded; {_RANGE}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A change under the name that it was asked for."""
+
+    name: str
+    change: Change
+    assumption: str
+    calls: Bools
+    """Shape [launches]: calls of the host that launched nothing and are gone."""
+
+
+def predict(examined: Examined, remove: Sequence[str], scale: Sequence[str]) -> Prediction:
+    """Return the steps of every phase after the changes: each alone, and one after another.
+
+    Args:
+        examined: the trace.
+        remove: rules that found something, or globs of names: of kernels and copies, or of calls of the host that
+            launch nothing, such as `cudaStreamSynchronize`.
+        scale: `glob=factor`: what the durations of such kernels and copies are multiplied by.
+
+    Raises:
+        UsageError: nothing is asked for, or what is asked for is not in the steps.
+    """
+    check_changes(remove, scale)
+    names = _Names.of(examined.linked)
+    rules = {rule.id for rule in all_rules()}
+    by_name = {name: names.removal(name) for name in remove if name not in rules}
+    by_name |= {text: names.scaled(text, *_factor(text)) for text in scale}
+    phases = []
+    met: set[str] = set()
+    for case, detected in zip(examined.cases, examined.detected, strict=True):
+        known = by_name | _by_rule(case, detected.causes)
+        asked = [known[name] for name in dict.fromkeys((*remove, *scale)) if name in known]
+        asked = [each for each in asked if _touches(case, examined.steps, each)]
+        met |= {each.name for each in asked}
+        phases.append(_phase(case, examined.steps, asked))
+    for name in (*remove, *scale):
+        if name not in met:
+            raise UsageError(_not_met(name, is_rule=name in rules, has_steps=bool(examined.cases)))
+    return Prediction(trace=encodable(examined.linked.trace.path), complete=examined.complete, phases=phases)
+
+
+def check_changes(remove: Sequence[str], scale: Sequence[str]) -> None:
+    """Refuse what can be refused without a trace.
+
+    Raises:
+        UsageError: nothing is asked for, or a factor is none.
+    """
+    if not remove and not scale:
+        raise UsageError("nothing to change: give --remove or --scale")
+    for text in scale:
+        _factor(text)
+
+
+def _factor(text: str) -> tuple[str, float]:
+    glob, _, number = text.rpartition("=")
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = -1.0
+    if not glob or not isfinite(factor) or factor < 0:
+        raise UsageError(f"--scale {text}: give GLOB=FACTOR, such as '*gemm*=0.5'")
+    return glob, factor
+
+
+def _not_met(name: str, *, is_rule: bool, has_steps: bool) -> str:
+    if not has_steps:
+        return f"{name}: the trace has no steps with GPU work, so there is nothing to change"
+    if is_rule:
+        return f"--remove {name}: the rule found nothing in this trace"
+    return f"{name}: names no rule, and no kernel or call of the host in the steps"
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a glob may mean."""
+
+    linked: Linked
+    kernels: pl.Series
+    calls: pl.Series
+    launched: Bools
+    """Shape [launches]: whether the call launched GPU work."""
+
+    @classmethod
+    def of(cls, linked: Linked) -> _Names:
+        """Look up the names of a trace."""
+        launched = np.zeros(linked.trace.launches.height, dtype=np.bool_)
+        launched[linked.kernels["launch"].drop_nulls().to_numpy()] = True
+        kernels, calls = (table["name"].cast(pl.String) for table in (linked.kernels, linked.trace.launches))
+        return cls(linked, kernels, calls, launched)
+
+    def removal(self, glob: str) -> _Asked:
+        """Return the change that takes out what the glob matches, with the calls that launched nothing else."""
+        removed, calls = _matching(self.kernels, glob), _matching(self.calls, glob) & ~self.launched
+        launch = self.linked.kernels["launch"].cast(pl.Int64).fill_null(-1).to_numpy()
+        gone = calls.copy()
+        gone[launch[removed & (launch >= 0)]] = True
+        gone[launch[~removed & (launch >= 0)]] = False
+        host = time_of(self.linked.trace.launches.filter(pl.Series(gone, dtype=pl.Boolean)))
+        return _Asked(glob, Change(removed, host_gone=host), _REMOVED if removed.any() else _CALLS, calls)
+
+    def scaled(self, name: str, glob: str, factor: float) -> _Asked:
+        """Return the change that multiplies the durations of what the glob matches."""
+        meant = _matching(self.kernels, glob)
+        change = Change(np.zeros(meant.shape, dtype=np.bool_), factor=np.where(meant, factor, 1.0))
+        return _Asked(name, change, _SCALED, np.zeros(self.launched.shape, dtype=np.bool_))
+
+
+def _matching(names: pl.Series, glob: str) -> Bools:
+    """Tell which names the glob matches, as they are recorded or as reports shorten them."""
+    matches = re.compile(translate(glob)).match
+    meant = [name for name in names.unique() if matches(name) or matches(short_name(name))]
+    return names.is_in(meant).to_numpy().astype(np.bool_)
+
+
+def _by_rule(case: Case, causes: Mapping[str, Cause]) -> dict[str, _Asked]:
+    no_calls = np.zeros(case.linked.trace.launches.height, dtype=np.bool_)
+    return {rule: _Asked(rule, cause.change, cause.assumption, no_calls) for rule, cause in causes.items()}
+
+
+def _touches(case: Case, steps: Steps, asked: _Asked) -> bool:
+    """Tell whether a change is about these steps."""
+    return asked.change.launches_free or _calls_per_step(case, steps, asked) > 0
+
+
+def _phase(case: Case, steps: Steps, asked: Sequence[_Asked]) -> PredictedPhase:
+    measured, withheld = case.measured, None
+    if not can_predict(case):
+        missed = f"the replay misses the recorded steps by {units.share(case.replay_error)}"
+        withheld = f"{missed}, more than {units.share(MOST_ERROR)}"
+        asked = ()
+    tokens = _tokens(case)
+    return PredictedPhase(
+        phase=case.phase,
+        steady=len(case.step_indices),
+        batch_size=case.step.batch_size,
+        duration_us=_spread(measured.duration_us),
+        gpu_span_us=_spread(measured.gpu_span_us),
+        unprofiled_duration_us=None if withheld else case.unprofiled_us(),
+        tokens_per_s=None if tokens is None or not measured.step_us else tokens * 1e6 / measured.step_us,
+        withheld=withheld,
+        changes=[_predicted(case, steps, each, tokens) for each in asked],
+        ladder=list(ladder(case, 0, ((each.name, each.change) for each in asked))),
+    )
+
+
+def _predicted(case: Case, steps: Steps, asked: _Asked, tokens: int | None) -> PredictedChange:
+    after = case.timeline.replay(case.step_indices, asked.change)
+    today = case.measured.step_us
+    step_us = predicted_range(case.measured.duration_us, after.duration_us)
+    return PredictedChange(
+        change=asked.name,
+        calls_per_step=_calls_per_step(case, steps, asked),
+        time_us_per_step=_covered_us(case, steps, asked.change),
+        step_us=step_us,
+        gpu_span_us=predicted_range(case.measured.gpu_span_us, after.gpu_span_us),
+        unprofiled_step_us=case.unprofiled_us(asked.change),
+        tokens_per_s=_rate(tokens, step_us),
+        gain_fraction=(today - step_us.expected) / today if today else 0.0,
+        assumption=asked.assumption,
+    )
+
+
+def _tokens(case: Case) -> int | None:
+    """Return the tokens that a step is for: those it computes, in decode one a request."""
+    return case.step.batch_size if case.phase == Phase.DECODE else case.step.tokens
+
+
+def _rate(tokens: int | None, step_us: Range) -> Range | None:
+    if tokens is None or not step_us.low:
+        return None
+    low, expected, high = (tokens * 1e6 / us for us in (step_us.high, step_us.expected, step_us.low))
+    return Range(low=low, expected=expected, high=high)
+
+
+def _meant(case: Case, steps: Steps, change: Change) -> Bools:
+    """Return which kernels of the steps a change is about."""
+    meant = change.removed if change.factor is None else change.removed | (change.factor != 1.0)
+    return meant & steps.rows(case.step_indices)
+
+
+def _calls_per_step(case: Case, steps: Steps, asked: _Asked) -> float:
+    calls = case.linked.trace.launches["start_ns"].to_numpy()[asked.calls]
+    made = np.isin(steps.at(calls), case.step_indices).sum()
+    return float(made + _meant(case, steps, asked.change).sum()) / len(case.step_indices)
+
+
+def _covered_us(case: Case, steps: Steps, change: Change) -> float:
+    meant = np.flatnonzero(_meant(case, steps, change))
+    start = case.linked.kernels["start_ns"].to_numpy()[meant]
+    end = start + case.linked.kernels["duration_ns"].to_numpy()[meant]
+    covered = intervals.covered_by_group(start, end, steps.step_of_kernel[meant], len(steps.steps))
+    return float(np.median(covered[list(case.step_indices)])) / 1e3
+
+
+def _spread(values: Floats) -> Spread:
+    return Spread(min=float(values.min()), median=float(np.median(values)), max=float(values.max()))

@@ -1,0 +1,10 @@
+"""The steps replayed with causes removed: host and device of a trace on one timeline."""
+
+from __future__ import annotations
+
+from stepscope.pipeline.whatif.changes import Change, time_of
+from stepscope.pipeline.whatif.profiler import GPU_SLOWDOWN, Profiler
+from stepscope.pipeline.whatif.replayed import Replayed
+from stepscope.pipeline.whatif.timeline import GRAPH_GAP_NS, MOST_ERROR, Timeline
+
+__all__ = ["GPU_SLOWDOWN", "GRAPH_GAP_NS", "MOST_ERROR", "Change", "Profiler", "Replayed", "Timeline", "time_of"]

@@ -1,0 +1,100 @@
+"""The steps after changes, as `stepscope what-if` prints them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope import units
+from stepscope.report import Format
+from stepscope.report.console import console_on
+from stepscope.report.json import write
+from stepscope.report.markdown import escaped, table
+from stepscope.report.sentences import ladder_line
+from stepscope.report.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TextIO
+
+    from stepscope.document import PredictedPhase, Prediction, Range
+
+_HEADER = ("without, or faster", "calls a step", "GPU time", "step", "gained", "GPU span", "tokens/s", "unprofiled")
+
+
+def draw(prediction: Prediction, report_format: Format, stream: TextIO) -> None:
+    """Write the predicted steps to a stream."""
+    if report_format is Format.JSON:
+        write(prediction, stream)
+    elif report_format is Format.MARKDOWN:
+        stream.writelines(f"{line}\n" for line in _markdown(prediction))
+    else:
+        _draw(prediction, stream)
+
+
+def _draw(prediction: Prediction, stream: TextIO) -> None:
+    with console_on(stream) as console:
+        console.print(printable(prediction.trace), style="bold")
+        for phase in prediction.phases:
+            console.print()
+            console.print(printable(_today(phase)))
+            for row in _rows(phase):
+                console.print()
+                console.print(printable(f"{row[0]} ({row[1]} calls, {row[2]} of GPU time a step)"), style="bold")
+                text = f"step {row[3]}, {row[4]} gained; GPU span {row[5]}"
+                text += f"; {row[6]} tokens/s" if row[6] else ""
+                text += f"; about {row[7]} without the profiler" if row[7] else ""
+                console.print(printable(text))
+            console.print()
+            for line in _lines(prediction, phase):
+                console.print(printable(line))
+
+
+def _markdown(prediction: Prediction) -> Iterator[str]:
+    yield f"# What if: {escaped(prediction.trace)}"
+    for phase in prediction.phases:
+        yield from ("", escaped(_today(phase)), "")
+        if phase.changes:
+            yield from table(_HEADER, _rows(phase))
+        for line in _lines(prediction, phase):
+            yield from ("", escaped(line))
+
+
+def _today(phase: PredictedPhase) -> str:
+    batch = "" if phase.batch_size is None else f", batch {phase.batch_size:,}"
+    text = f"{phase.phase}{batch}, {phase.steady} steady steps: today {units.time(phase.duration_us.median)} a step"
+    text += f" (GPU span {units.time(phase.gpu_span_us.median)})"
+    if phase.unprofiled_duration_us is not None:
+        text += f", about {units.time(phase.unprofiled_duration_us)} without the profiler"
+    return text if phase.tokens_per_s is None else f"{text}, {phase.tokens_per_s:,.1f} tokens/s"
+
+
+def _rows(phase: PredictedPhase) -> Iterator[tuple[str, ...]]:
+    for one in phase.changes:
+        rate, unprofiled = one.tokens_per_s, one.unprofiled_step_us
+        yield (
+            one.change,
+            units.count(one.calls_per_step),
+            units.time(one.time_us_per_step),
+            _range(one.step_us),
+            units.share(one.gain_fraction),
+            units.time(one.gpu_span_us.expected),
+            "" if rate is None else f"{rate.expected:,.1f}",
+            "" if unprofiled is None else units.time(unprofiled),
+        )
+
+
+def _range(step: Range) -> str:
+    return f"{units.time(step.expected)} ({units.time(step.low)} to {units.time(step.high)})"
+
+
+def _lines(prediction: Prediction, phase: PredictedPhase) -> Iterator[str]:
+    if phase.withheld is not None:
+        yield f"Nothing is predicted: {phase.withheld}."
+    elif not phase.changes:
+        yield "Nothing of what is to be changed is in these steps."
+    if len(phase.ladder) > 1:
+        yield f"One after another: {ladder_line(phase.duration_us.median, phase.ladder)}."
+    for one in phase.changes:
+        yield f"{one.change} assumes: {one.assumption}."
+    if not prediction.complete:
+        yield "The trace is incomplete: a gap, and so a gain, may be work that was not recorded."
