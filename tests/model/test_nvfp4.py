@@ -173,13 +173,15 @@ WEIGHTS = arrays.arrays(
 def test_the_error_is_bounded(weight: np.ndarray) -> None:
     """Of a scaled value at most 1, half of the grid's widest gap; a scale rounded down by 1/16 cuts 6.4 to 6.
 
-    So at most 1 of the block's scale, which is at most 17/16 of amax / 6 (or e4m3's smallest number).
+    So at most 1 of the block's scale, which is at most 17/16 of amax / 6. Among e4m3's subnormal numbers a scale is off
+    by up to half of the smallest one instead: more by that, or cutting 6 times as much.
     """
     found = quantise(weight)
     error = np.abs(dequantise(found) - weight).reshape(*found.weight_scale.shape, 16).max(axis=-1)
     amax = np.abs(weight).reshape(*found.weight_scale.shape, 16).max(axis=-1)
     smallest = 2.0**-9 * found.weight_scale_2[..., None, None]
-    assert (error <= np.maximum(amax / 6 * 17 / 16, smallest) * (1 + 1e-6)).all()
+    bound = np.maximum(np.maximum(amax / 6 * 17 / 16, amax / 6 + smallest / 2), 3 * smallest)
+    assert (error <= bound * (1 + 1e-6)).all()
 
 
 @settings(deadline=None)
