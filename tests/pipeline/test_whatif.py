@@ -261,6 +261,21 @@ def test_a_wait_that_stays_takes_back_what_the_host_was_ahead() -> None:
     assert host_without(trace, "cudaMalloc").step_us == 210.0
 
 
+def test_a_wait_for_removed_work_is_not_for_what_another_stream_still_does() -> None:
+    trace = Kineto()
+    for begin in range(0, 1200, 300):
+        trace.annotation(STEP, begin, 290)
+        trace.call("a", at=begin, duration=20)
+        trace.call("long", at=begin + 10, duration=200, stream=8)
+        done = trace.call("gone", at=begin + 20, duration=100)
+        trace.launch(begin + 30, done + 4 - (begin + 30), name="cudaStreamSynchronize")
+        trace.call("b", at=done + 5, duration=10)
+    # a ends at 26, so that the wait, begun at 30, returns at once: the host is 100 ahead, long goes on beside
+    measured, without = replayed(trace), replayed(trace, ["gone"])
+    assert measured.step_us == 300.0
+    assert without.step_us == 211.0  # from a's start at 6 to long's end at 216, and 1 before the next a
+
+
 def test_what_overlaps_on_the_host_is_gone_once() -> None:
     nothing = np.zeros(3, dtype=np.bool_)
     one, other = Change(nothing, host_gone=np.array([[0, 10]])), Change(nothing, host_gone=np.array([[5, 20]]))

@@ -198,12 +198,22 @@ class Timeline:
                 done = stop
             if wait is not None:
                 earlier[number + 1] = earlier[number]
-                if done and wait.end > wait.start:  # a wait that is gone returns at once
-                    target_end = int(start[done - 1] + duration[done - 1])
+                target = self._kept_target(rows, done - 1, wait.target)
+                if target >= 0 and wait.end > wait.start:  # a wait that is gone returns at once
+                    target_end = int(start[target] + duration[target])
                     returned = max(wait.start - int(earlier[number]), target_end + wait.delay)
                     earlier[number + 1] = wait.end - returned
         has_gap = start > frontier_before
         return _Schedule(rows, start, start + duration, has_gap, has_gap & (start == can_start))
+
+    def _kept_target(self, rows: Ints, position: int, target: int) -> int:
+        """Return the position of the work that a wait is for: where that is gone, of the last that was done by then.
+
+        What began before the target and ended after it is on another stream, and was not waited for.
+        """
+        while position >= 0 and self._end[rows[position]] > self._end[target]:
+            position -= 1
+        return position
 
 
 def _frontier_before(end: Ints, start: Ints) -> Ints:
