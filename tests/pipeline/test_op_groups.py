@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -196,3 +197,17 @@ def test_an_empty_list_has_the_columns_all_the_same() -> None:
 def test_damaged_shapes_are_not_known() -> None:
     (row,) = listed(cast_within_to(dims=[["x", 8], {"a": 1}, []]))
     assert (row["input_shapes"], row["bytes_per_call"]) == (None, None)
+
+
+def test_ops_nested_without_end_take_seconds_at_most() -> None:
+    trace, count = Kineto(), 50_000
+    trace.annotation(STEP, 1, 3.0 * count)
+    for number in range(count):
+        trace.op(f"aten::op{number % 3}", 10 + number, 2.0 * (count - number))
+    trace.call("cast_kernel", at=10.5 + count, duration=0.1)
+    linked, steps = stepped(trace)
+    begin = time.process_time()
+    (row,) = list_ops(linked, steps).to_dicts()
+    assert time.process_time() - begin < 5
+    assert row["parents"][:4] == ["aten::op0", "aten::op1", "aten::op2", "aten::op0"]
+    assert len(row["parents"]) == count - 1

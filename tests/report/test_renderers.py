@@ -24,7 +24,7 @@ from stepscope import diagnose
 from stepscope.document import Warning_
 from stepscope.report import Format, draw, terminal
 from stepscope.report.markdown import escaped
-from stepscope.report.text import printable
+from stepscope.report.text import printable, shown
 
 if TYPE_CHECKING:
     from stepscope.document import Diagnosis
@@ -202,3 +202,10 @@ def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
 @given(st.text(st.characters(categories=("L", "N", "P", "S"))))
 def test_printable_leaves_ordinary_text_as_it_is(text: str) -> None:
     assert printable(text) == text
+
+
+def test_of_a_name_of_a_million_characters_both_ends_are_shown() -> None:
+    text = shown("begin" + "x" * 1_000_000 + "\x1b.py")
+    assert len(text) < 5000
+    assert (text[:6], text[-8:]) == ("beginx", "x\\x1b.py")
+    assert shown("x" * 4000) == "x" * 4000

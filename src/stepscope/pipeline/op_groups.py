@@ -204,20 +204,14 @@ def _step(linked: Linked, steps: Steps, op: Ints, kernel: Ints) -> Ints:
 
 def _paths(trace: Trace, parent: Ints) -> Ints:
     """Number the chains of ops around each op, so that equal names have the same number."""
-    name = trace.ops["name"].to_physical().cast(pl.Int64).to_numpy()
-    names = int(name.max()) + 1 if name.size else 0
-    path = np.zeros(parent.shape, dtype=np.int64)
-    used = 0
-    level = np.flatnonzero(parent == NONE)
-    while level.size:  # one op further in each time
-        is_outer = np.zeros(parent.shape, dtype=np.bool_)
-        is_outer[level] = True
-        level = np.flatnonzero((parent != NONE) & is_outer[parent])
-        chains = path[parent[level]] * names + name[parent[level]]
-        known, number = np.unique(chains, return_inverse=True)
-        path[level] = number + used + 1
-        used += known.size
-    return path
+    nothing = parent.size
+    name = np.append(trace.ops["name"].to_physical().cast(pl.Int64).to_numpy() + 1, 0)
+    above = np.append(np.where(parent == NONE, nothing, parent), nothing)
+    path: Ints = name[above]
+    while (above != nothing).any():  # twice as long chains each time
+        _, path = np.unique(path * (path.max() + 1) + path[above], return_inverse=True)
+        above = above[above]
+    return path[:-1]
 
 
 def _per_step(rows: pl.DataFrame, steps: Steps) -> pl.DataFrame:

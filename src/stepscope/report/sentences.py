@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.kernel_name import short_names
-from stepscope.report.text import printable
+from stepscope.report.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,13 +70,13 @@ def _efficiency(row: KernelTime) -> str:
 def _work_name(row: KernelTime, short: Mapping[str, str]) -> str:
     """Name work by its op and tensor, else by its kernel."""
     if row.op is None:
-        return printable(short[row.kernel])
-    return printable(f"{row.op}, {row.tensor}" if row.tensor else row.op)
+        return shown(short[row.kernel])
+    return shown(f"{row.op}, {row.tensor}" if row.tensor else row.op)
 
 
 def ladder_line(today_us: float, rungs: Sequence[Rung]) -> str:
     """Say where fixing one thing after another leads: ``80.36 ms, without a 11.93 ms, without b too 10.51 ms``."""
-    without = [f"without {printable(rung.fixed)}{' too' if number else ''}" for number, rung in enumerate(rungs)]
+    without = [f"without {shown(rung.fixed)}{' too' if number else ''}" for number, rung in enumerate(rungs)]
     steps = [f"{text} {units.time(rung.step_us)}" for text, rung in zip(without, rungs, strict=True)]
     return ", ".join((units.time(today_us), *steps))
 
@@ -101,12 +101,12 @@ def is_folded(finding: Finding) -> bool:
 
 def trace_line(trace: TraceInfo) -> str:
     """Describe an input file: path, size, events, device, rank."""
-    parts = [units.size(trace.bytes), f"{trace.events:,} events", printable(trace.device or "device not recorded")]
+    parts = [units.size(trace.bytes), f"{trace.events:,} events", shown(trace.device or "device not recorded")]
     if trace.rank is not None:
         parts.append(f"rank {trace.rank}")
     if not trace.complete:
         parts.append("INCOMPLETE")
-    return f"{printable(trace.path)} ({', '.join(parts)})"
+    return f"{shown(trace.path)} ({', '.join(parts)})"
 
 
 def model_line(model: Model) -> str:
@@ -120,7 +120,7 @@ def model_line(model: Model) -> str:
         parts.append(f"KV {model.kv_dtype}")
     if model.pool_slots:
         parts.append(f"pool of {model.pool_slots:,} slots")
-    return f"{printable(model.name)} ({', '.join(parts)})"
+    return f"{shown(model.name)} ({', '.join(parts)})"
 
 
 def _by_format(weights: dict[str, str]) -> dict[str, list[str]]:
@@ -134,7 +134,7 @@ def trace_rows(trace: TraceInfo) -> Iterator[tuple[str, str]]:
     """Yield what must be known about an input file, each with its label: warnings first, then notes."""
     for row in sorted(trace.warnings, key=lambda row: row.is_note):
         times = f" ({row.count:,})" if row.count > 1 else ""
-        yield "note" if row.is_note else "warning", printable(row.message) + times
+        yield "note" if row.is_note else "warning", shown(row.message) + times
     told = trace.attribution
     if told.join_method in _JOINED and told.joined:
         share, where = units.share(told.joined), _JOINED[told.join_method]
@@ -165,7 +165,7 @@ def trace_name(diagnosis: Diagnosis, trace: int | None) -> str | None:
     """Return the file name that tells traces apart; None where there is nothing to tell."""
     if trace is None or len(diagnosis.traces) == 1:
         return None
-    return printable(PurePath(diagnosis.traces[trace].path).name)
+    return shown(PurePath(diagnosis.traces[trace].path).name)
 
 
 def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, str]]:
@@ -178,21 +178,22 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
         yield "moves", _movement(evidence)
     if evidence.kernel:
         kernels = [other.evidence.kernel for other in diagnosis.findings if other.evidence.kernel]
-        yield "kernel", printable(short_names(kernels)[evidence.kernel])
+        yield "kernel", shown(short_names(kernels)[evidence.kernel])
     if evidence.modules:
-        yield "module", printable(_modules(evidence))
-    if evidence.statement and evidence.statement_at:
-        yield "code", f"{printable(evidence.statement_at)}: {printable(evidence.statement)}"
+        yield "module", shown(_modules(evidence))
+    if evidence.statement_at:
+        text = f": {' '.join(evidence.statement.split())}" if evidence.statement else ""  # in one line, if in several
+        yield "code", shown(f"{evidence.statement_at}{text}")
     if evidence.frames:
         yours = [frame for frame in evidence.frames if frame.yours]
         frames = (yours or evidence.frames)[-SHOWN_FRAMES:]
-        yield "stack", " → ".join(printable(f"{frame.file}({frame.line}) {frame.function}") for frame in frames)
+        yield "stack", " → ".join(shown(f"{frame.file}({frame.line}) {frame.function}") for frame in frames)
     if finding.what_if is not None:
         yield "what if", _what_if(diagnosis, finding, finding.what_if)
     for note in finding.notes:
-        yield "note", printable(note)
+        yield "note", shown(note)
     for fix in finding.fix:
-        where = f" [{printable(fix.where)}]" if fix.where else ""
+        where = f" [{shown(fix.where)}]" if fix.where else ""
         needs = f" Needs {fix.needs}." if fix.needs else ""
         yield f"fix, {'setting' if fix.kind == 'configuration' else 'code'}", f"{fix.what}{where}.{needs}"
     yield "control", finding.control
@@ -201,7 +202,7 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
 def ruled_out_line(row: RuledOut) -> str:
     """Describe a suspect: its time, and why it is not the cause."""
     time = f"{units.time(row.time_us_per_step)} a step; " if row.time_us_per_step else ""
-    return f"{time}{printable(row.reason)}"
+    return f"{time}{shown(row.reason)}"
 
 
 def no_findings(diagnosis: Diagnosis) -> str:
@@ -222,7 +223,7 @@ def _unchecked_line(diagnosis: Diagnosis, row: CouldNotCheck) -> str:
     """Describe what a trace cannot answer, and how to record one that can."""
     name = trace_name(diagnosis, row.trace)
     place = f" in {name}" if name else ""
-    return f"{printable(row.missing)}{place}. To know: {row.how_to_capture}."
+    return f"{shown(row.missing)}{place}. To know: {row.how_to_capture}."
 
 
 def folded_line(finding: Finding) -> str:

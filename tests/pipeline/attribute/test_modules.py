@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,3 +149,45 @@ def test_the_layers_of_kernels_are_those_that_launched_them() -> None:
 )
 def test_a_recorded_hierarchy(hierarchy: str, modules: list[str]) -> None:
     assert modules_of_hierarchy(hierarchy) == modules
+
+
+def test_an_encoder_and_a_decoder_are_both_layered() -> None:
+    tree: list[Tree] = [
+        ("Encoder_0", [(f"EncoderLayer_{n}", [(f"Attention_{n}", [])]) for n in range(4)]),
+        ("Decoder_0", [(f"DecoderLayer_{n}", [(f"Attention_{4 + n}", [])]) for n in range(5)]),
+    ]
+    found = layers(tree)
+    assert (found["EncoderLayer_3"], found["DecoderLayer_3"], found["DecoderLayer_4"]) == ({3}, {3}, {4})
+    assert (found["Attention_3"], found["Attention_4"]) == ({3}, {0})
+
+
+def test_a_draft_model_of_the_same_class_goes_on_counting_and_is_not_layered() -> None:
+    draft: list[Tree] = [("Draft_0", [(f"Layer_{n}", []) for n in range(5, 10)])]
+    assert set(layers([*model(range(5)), *draft])) == {
+        f"{name}_{n}" for n in range(5) for name in ("Layer", "Attention")
+    }
+
+
+def test_layers_that_are_called_twice_in_a_pass_have_no_certain_number() -> None:
+    tree: list[Tree] = [("Model_0", [(f"Layer_{n}", []) for n in range(4) for _ in range(2)])]
+    assert layers(tree) == {}
+
+
+def test_layers_within_layers_are_in_the_outer_one() -> None:
+    inner: list[list[Tree]] = [[(f"Block_{4 * n + i}", [("Norm_0", [])]) for i in range(4)] for n in range(4)]
+    tree: list[Tree] = [("Model_0", [(f"Layer_{n}", blocks) for n, blocks in enumerate(inner)])]
+    found = layers(tree)
+    assert [found[f"Block_{n}"] for n in (0, 3, 4, 15)] == [{0}, {0}, {1}, {3}]
+    assert found["Norm_0"] == {0, 1, 2, 3}
+
+
+def test_modules_nested_without_end_take_seconds_at_most() -> None:
+    count = 100_000
+    calls = Kineto()
+    calls.call("any", at=1, duration=1)
+    for n in range(count):
+        calls.frame(f"nn.Module: Layer_{n}", 10 + n, 2.0 * (count - n))
+    linked, _ = stepped(calls)
+    begin = time.process_time()
+    Modules.of(linked.trace)
+    assert time.process_time() - begin < 5

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.kineto import Kineto
 from tests.stages import stepped
 
 from stepscope.pipeline.attribute.code_owner import INTERNAL
-from stepscope.pipeline.attribute.stacks import MOST_CALLS, Call, CallKind, Calls, Stack, StackFrame, stack_of
+from stepscope.pipeline.attribute.stacks import FUNCTION, MOST_CALLS, Call, CallKind, Calls, Stack, StackFrame, stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -225,3 +227,100 @@ def test_a_stack_recorded_as_text_is_turned_outermost_first_and_holds_for_the_op
 def test_a_text_that_is_no_stack_is_none() -> None:
     assert as_text(op="aten::add") is None
     assert as_text(op="aten::mul") is None
+
+
+# what a broken or hostile trace holds
+
+
+@pytest.mark.parametrize("name", ["(1): x" * 160_000 + "\n\n", "(" * 1_000_000, "(1" * 500_000, "a(1): " * 160_000])
+def test_no_name_takes_long_to_read(name: str) -> None:
+    begin = time.process_time()
+    FUNCTION.match(name)
+    assert time.process_time() - begin < 1
+
+
+def test_an_op_as_long_as_its_function_is_its_call() -> None:
+    trace = Kineto()
+    trace.frame("model.py(10): forward", 10, 20)
+    trace.op("aten::copy_", 10, 20)
+    found = stack(trace, "aten::copy_")
+    assert found is not None
+    assert found.calls == Calls((Call("copy_", CallKind.OP),))
+
+
+@pytest.mark.parametrize("overlap", [0.001, 0.25, 2])
+def test_a_call_that_seems_to_begin_before_the_last_one_ends_is_a_call_of_its_own(overlap: float) -> None:
+    """Times were rounded to 0.25 µs for years."""
+    trace = Kineto()
+    trace.frame("model.py(10): forward", 10, 50)
+    trace.frame("<built-in method view of Tensor object at 0x7f>", 12, 10 + overlap)
+    trace.frame("<built-in method to of Tensor object at 0x7f>", 22, 10)
+    trace.op("aten::copy_", 23, 5)
+    found = stack(trace, "aten::copy_")
+    assert found is not None
+    assert found.calls is not None
+    assert [call.name for call in found.calls.until] == ["view", "to"]
+
+
+def test_an_op_that_sticks_out_of_its_function_by_rounding_is_still_in_it() -> None:
+    trace = Kineto()
+    trace.frame("server.py(1): main", 0, 100)
+    trace.frame("model.py(10): forward", 10, 20)
+    trace.op("aten::copy_", 20, 10.25)
+    found = stack(trace, "aten::copy_")
+    assert found is not None
+    assert found.frame.function == "forward"
+
+
+def test_a_function_that_ended_where_an_op_of_no_length_lies_is_not_around_it() -> None:
+    trace = Kineto()
+    trace.frame("server.py(1): main", 0, 100)
+    trace.frame("model.py(10): forward", 10, 20)
+    trace.op("aten::copy_", 30, 0)
+    found = stack(trace, "aten::copy_")
+    assert found is not None
+    assert found.frame.function == "main"
+
+
+def test_calls_of_which_none_holds_the_op_are_none() -> None:
+    trace = Kineto()
+    trace.frame("model.py(10): forward", 10, 50)
+    trace.frame("<built-in method view of Tensor object at 0x7f>", 12, 12)
+    trace.frame("<built-in method to of Tensor object at 0x7f>", 20, 7)  # its earlier half lies in `view`
+    trace.op("aten::copy_", 24.5, 1.5)  # and this within it, but behind `view`
+    found = stack(trace, "aten::copy_")
+    assert found is not None
+    assert found.calls is not None
+    assert found.calls.until == ()
+
+
+@pytest.mark.parametrize("count", [300_000])
+def test_a_look_up_among_many_frames_is_quick(count: int) -> None:
+    trace = Kineto()
+    for number in range(count // 100):
+        trace.frame("app/server.py(1): loop", 10 + number * 100, 99)
+        for inner in range(98):
+            trace.frame(f"<built-in method to of Tensor object at {number}{inner}>", 10.5 + number * 100 + inner, 0.5)
+    trace.op("aten::copy_", 10.6, 0.1)
+    read = loaded(trace)
+    begin = time.process_time()
+    found = stack_of(read, 0)
+    assert time.process_time() - begin < 1
+    assert found is not None
+    assert found.calls is not None
+    assert found.calls.until == (Call("to", CallKind.BUILT_IN),)
+
+
+def test_of_a_stack_without_end_the_innermost_functions_are_kept() -> None:
+    trace = Kineto()
+    count = 20_000
+    for number in range(count):
+        trace.frame(f"app/model.py({number + 1}): f", 10 + number, 2.0 * (count - number))
+    trace.op("aten::copy_", 10.5 + count, 0.1)
+    read = loaded(trace)
+    begin = time.process_time()
+    found = stack_of(read, 0)
+    assert time.process_time() - begin < 1
+    assert found is not None
+    assert [frame.line for frame in found.frames] == list(range(count - 999, count + 1))
+    assert found.frame.line == count

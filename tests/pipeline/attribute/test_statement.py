@@ -211,13 +211,79 @@ def test_a_call_that_the_function_does_not_make_is_said(tmp_path: Path) -> None:
 
 def test_a_body_that_explains_nothing_of_what_was_recorded_is_another_versions(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text("def f(x):\n    return x.to(1)\n")
-    assert "holds no call" in why_not_in(tmp_path, stack_in("m.py", "view", "cat", "softmax", "copy_", "sum", "to"))
+    assert why_not_in(tmp_path, stack_in("m.py", "view", "cat", "softmax", "copy_", "sum", "to")) == (
+        "m.py has changed since, or is another version: what f called is not what its source there calls"
+    )
+
+
+def test_calls_of_which_none_holds_the_op_are_said(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("def f(x):\n    return x.to(1)\n")
+    assert why_not_in(tmp_path, stack_in("m.py")) == "the recorded calls of f in m.py overlap, and the op is in none"
 
 
 def test_a_function_that_torch_compiled_has_no_statements(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text("def f(x):\n    return g(x).to(1)\n")
     stack = Stack((StackFrame("m.py", 1, "f"),), 0, Calls((Call("_fn", CallKind.COMPILED),)))
     assert why_not_in(tmp_path, stack) == "f in m.py ran as torch.compile rewrote it, without its statements"
+
+
+GENERATORS = """\
+def f(xs):
+    a = xs.to(1)
+    yield a
+    b = xs.view(1).to(2)
+    c = yield b
+    for x in xs:
+        yield x.to(3)
+
+
+async def g(self, x):
+    x = x.to(1)
+    await self.lock()
+    async with self.other as y:
+        x = x.to(2)
+    async for y in self.queue:
+        x = y.view(1).to(3)
+
+
+def h(xs):
+    return sum(
+        x.to(1)
+        for x in xs
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "calls", "lines"),
+    [
+        (1, "f", "to", (2,)),
+        (3, "f", "view to", (4,)),  # it went on behind its first `yield`
+        (5, "f", "to", (7,)),
+        (7, "f", "to", (7,)),
+        (10, "g", "to", (11,)),
+        (12, "g", "lock() __aenter__() to", (14,)),
+        (13, "g", "__aenter__() to", (14,)),
+        (15, "g", "__anext__() view to", (16,)),
+        (20, "<genexpr>", "to", (20,)),
+        (21, "<genexpr>", "to", (20,)),
+    ],
+)
+def test_a_generator_that_goes_on_has_the_line_where_it_waited(
+    line: int, function: str, calls: str, lines: tuple[int, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "m.py").write_text(GENERATORS)
+    assert found_in(tmp_path, stack_in("m.py", *calls.split(), line=line, function=function)).lines == lines
+
+
+def test_a_generator_does_not_go_on_where_it_never_waited(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(GENERATORS)
+    assert "no function f is on line 4" in why_not_in(tmp_path, stack_in("m.py", "to", line=4))
+
+
+def test_the_body_of_a_class_is_a_function(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("class A(B):\n    x = y.view(1)\n    z = x.to(1)\n")
+    assert found_in(tmp_path, stack_in("m.py", "view", "to", function="A")).lines == (3,)
 
 
 # stacks that were recorded as text: the line is that of the call

@@ -190,6 +190,97 @@ CASES: dict[str, Case] = {
         """,
         "to any to",
     ),
+    "a lock, which is written in C, and is left by its own name": (
+        """
+        def f(self, x):
+            with self.lock:
+                x = x.view(-1)
+            y = x.to(self.dtype)  # <-
+            return y.to(self.device)
+        """,
+        "view __exit__ to",
+        "to",
+    ),
+    "the lock itself": (
+        """
+        def f(self, x):
+            with self.lock:  # <-
+                x = x.view(-1)
+            return x.to(self.dtype)
+        """,
+        "view __exit__",
+    ),
+    "a list of what a generator makes, which goes on for each": (
+        """
+        def f(self, x):
+            parts = list(self.parts(x))
+            return parts.to(self.dtype)  # <-
+        """,
+        "parts() parts() parts() to",
+    ),
+    "a generator that was made before its loop": (
+        """
+        def f(self, x):
+            parts = self.parts(x)
+            for part in parts:
+                part.to(self.dtype)  # <-
+            return x.to(self.device)
+        """,
+        "parts() to parts() to parts() to",
+        "parts() to",
+    ),
+    "a text made of an object": (
+        """
+        def f(self, x):
+            log(str(x))
+            return x.to(self.device)  # <-
+        """,
+        "__str__() log() to",
+    ),
+    "a class within": (
+        """
+        def f(self, x):
+            x = x.to(self.dtype)
+            class Kept(Base):
+                y = 1
+            return x.to(self.device)  # <-
+        """,
+        "to __build_class__ to",
+    ),
+    "a class under its usual variable": (
+        """
+        def f(cls, x):
+            if x is None:
+                raise ValueError(1)
+            made = cls(x.view(-1))  # <-
+            return made.x.to(1)
+        """,
+        "view __init__()",
+    ),
+    "a property that is stored": (
+        """
+        def f(self, x):
+            self.ready = True
+            return x.to(self.dtype)  # <-
+        """,
+        "ready() to",
+    ),
+    "an import within a function, of a package's part": (
+        """
+        def f(self, x):
+            from tools import scale
+            return x.to(self.dtype)  # <-
+        """,
+        "parent() _handle_fromlist() to",
+    ),
+    "an op under a name that two places may hide": (
+        """
+        def f(self, x):
+            x = self.a(x)  # <-
+            return self.b(x)  # <-
+        """,
+        "+copy_",
+    ),
     "an f-string": (
         """
         def f(self, x):

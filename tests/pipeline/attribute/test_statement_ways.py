@@ -177,6 +177,52 @@ CASES: dict[str, Case] = {
         "is_ready() to",
         "",
     ),
+    "what stands behind `and` and `or` is come to by one of them": (
+        """
+        def f(self, x, y):
+            x = self.flag and x.to(1) or y.to(2)  # <-
+            x = x.to(3)
+            return x.to(4)
+        """,
+        "to",
+        "to to",
+    ),
+    "neither side of `or` is come to where `and` fails within a condition": (
+        """
+        def f(self, x):
+            if self.a and x.to(1).any():
+                x = x.view(1)
+            elif not (self.b or self.c):
+                return x.to(2)
+            return x.contiguous().to(3)  # <-
+        """,
+        "contiguous to",
+    ),
+    "a loop without an end is left by `break` alone": (
+        """
+        def f(self, parts):
+            while True:
+                parts.to(self.dtype)  # <-
+                if parts.ready:
+                    break
+                parts = parts.view(-1)
+            return parts.contiguous()
+        """,
+        "to view to",
+    ),
+    "a case that does not match has no guard to ask": (
+        """
+        def f(self, x):
+            match self.mode:
+                case "a" if self.ready():
+                    return x.to(1)
+                case _:
+                    x = x.to(2)  # <-
+            return x.view(-1)
+        """,
+        "to",
+        "view",
+    ),
     "a comprehension, as a loop": (
         """
         def f(self, parts):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.answers import finding
 from tests.examples.kv_pool_cast import BF16, FP8, POOL
 from tests.kernel_names import ADD, FP8_WRITE, TO_BF16
 from tests.kineto import Kineto
 from tests.stages import diagnosed
+
+from stepscope.report import Format, draw
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,3 +149,40 @@ def test_a_cast_within_torch_is_placed_in_your_code(tmp_path: Path) -> None:
         ("to", False),
     ]
     assert cast.evidence.statement_at == "app/model.py:6"
+
+
+def code_shown(source: str, folder: Path) -> str:
+    """Return what the terminal's report says of the code."""
+    (folder / "model.py").write_text(source)
+    text = StringIO()
+    draw(diagnosed(recorded(buffer=True), sources=[folder]), Format.TERMINAL, text)
+    said = " ".join(text.getvalue().split())
+    return said[said.index(" code app/") : said.index(" stack app/")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shown"),
+    [
+        ("keys =", "keys =", ": keys = pool.get_key_buffer(layer).to(q.dtype)"),
+        (".to(q.dtype)", ".to(\n            q.dtype\n        )", ": keys = pool.get_key_buffer(layer).to( q.dtype )"),
+        (  # which of the two it is cannot be told, but the line can
+            "keys = pool.get_key_buffer(layer).to(q.dtype)",
+            "keys = pool.get_key_buffer(layer); keys = self.a or keys.to(1); self.b or keys.to(2)",
+            "",
+        ),
+    ],
+)
+def test_a_statement_is_shown_in_one_line_with_its_place(old: str, new: str, shown: str, tmp_path: Path) -> None:
+    assert code_shown(SOURCE.replace(old, new), tmp_path) == f" code app/model.py:6{shown}"
+
+
+def test_each_failed_look_up_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("#" * (2 << 20))
+    trace = recorded(buffer=True)
+    (row,) = (
+        row
+        for row in diagnosed(trace, sources=[tmp_path], context=1024).could_not_check
+        if row.missing.startswith("which statement")
+    )
+    assert row.missing == "which statement makes the cast: app/model.py is larger than 1 MB, too large to be parsed"
+    assert row.how_to_capture.startswith("read that function")

@@ -93,15 +93,14 @@ def modules_of_hierarchy(hierarchy: str) -> list[str]:
 
 def _layers(calls: pl.DataFrame, parent: Ints) -> Ints:
     """Return the layer of each call: of the outermost layer around it."""
-    layer = np.where(_is_layer(calls, parent), calls["number"].to_numpy(), NONE)
-    level = np.flatnonzero(parent == NONE)
-    while level.size:  # one module further in each time
-        is_outer = np.zeros(parent.shape, dtype=np.bool_)
-        is_outer[level] = True
-        level = np.flatnonzero((parent != NONE) & is_outer[parent])
-        within = layer[parent[level]]
-        layer[level] = np.where(within == NONE, layer[level], within)
-    return layer
+    nothing = parent.size
+    layer = np.append(np.where(_is_layer(calls, parent), calls["number"].to_numpy(), NONE), NONE)
+    above = np.append(np.where(parent == NONE, nothing, parent), nothing)
+    while (above != nothing).any():  # twice as far out each time
+        outer = layer[above]
+        layer = np.where(outer == NONE, layer, outer)
+        above = above[above]
+    return layer[:-1]
 
 
 def _is_layer(calls: pl.DataFrame, parent: Ints) -> NDArray[np.bool_]:

@@ -76,12 +76,14 @@ def _sources(trace: Trace, thread: Ints, at: Ints, internal: Collection[str]) ->
 def _told(trace: Trace, column: str, parent: Ints, op: Ints, say: Callable[[str], str | None]) -> pl.Series:
     """Return what a column of the ops says for each, or for the innermost around it that has something to say."""
     texts = trace.ops[column]
-    silent = texts.is_null().to_numpy()
-    row = op.copy()
-    while (mute := (row != NONE) & np.append(silent, False)[row]).any():  # one op further out each time
-        row[mute] = parent[row[mute]]
+    nothing = parent.size
+    above = np.append(np.where(parent == NONE, nothing, parent), nothing)
+    row = np.append(np.where(texts.is_null().to_numpy(), NONE, np.arange(nothing)), NONE)
+    while (above != nothing).any():  # twice as far out each time
+        row = np.where(row == NONE, row[above], row)
+        above = above[above]
     said = {text: say(text) for text in texts.unique().drop_nulls().cast(pl.String)}
-    return _picked(texts, row).replace_strict(said, default=None, return_dtype=pl.String)
+    return _picked(texts, row[op]).replace_strict(said, default=None, return_dtype=pl.String)
 
 
 def _innermost_module(hierarchy: str) -> str | None:

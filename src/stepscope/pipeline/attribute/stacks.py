@@ -26,6 +26,8 @@ MODULE = "nn.Module: "
 """What the frame of a module's call begins with."""
 MOST_CALLS = 256
 """So many calls on each side of the op are looked at; a server's loop has made millions."""
+_MOST_FRAMES = 1000
+"""Of a deeper stack the innermost functions are kept: Python itself goes no deeper unless it is told to."""
 _C_FUNCTION = "<built-in "
 _BUILT_IN = re.compile(rf"^{_C_FUNCTION}(?:method|function) (?P<name>\w+)\b")
 _COMPILER = "torch/_dynamo/"
@@ -111,7 +113,9 @@ def stack_of(trace: Trace, op: int, internal: Collection[str] = INTERNAL) -> Sta
     start, duration, thread = trace.ops.select("start_ns", "duration_ns", "thread").row(op)
     on_thread = trace.frames.with_row_index("row").filter(pl.col("thread") == thread)
     around = _around(on_thread, start, duration)
-    rows = around.select("row", pl.col("name").cast(pl.String), "start_ns", "duration_ns").iter_rows()
+    rows = (
+        around.tail(_MOST_FRAMES).select("row", pl.col("name").cast(pl.String), "start_ns", "duration_ns").iter_rows()
+    )
     functions = [(row, found, low, low + length) for row, name, low, length in rows if (found := FUNCTION.match(name))]
     if not functions:
         return _recorded_as_text(trace, op, internal)

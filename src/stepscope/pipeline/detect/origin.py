@@ -27,7 +27,6 @@ NO_STACKS = Unchecked(
     " --source DIR",
 )
 _SHOWN_LINES = 8
-_SOURCE = "give --source DIR, the folder with the source files that ran"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +88,4 @@ class Origin:
         if self.stack is None:
             yield NO_STACKS
         elif isinstance(self.found, NoStatement):
-            yield Unchecked(f"which statement makes the cast: {self.found.why}", _SOURCE)
+            yield Unchecked(f"which statement makes the cast: {self.found.why}", self.found.remedy)

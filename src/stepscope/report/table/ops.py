@@ -14,7 +14,7 @@ from stepscope.kernel_name import short_names
 from stepscope.report import TableFormat, table
 from stepscope.report.console import console_on
 from stepscope.report.json import write
-from stepscope.report.text import printable
+from stepscope.report.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ def _draw(ops: pl.DataFrame, stream: TextIO) -> None:
     with console_on(stream) as console:
         for op in ops.head(SHOWN).iter_rows(named=True):
             head = Text(_cost(op), style="bold")
-            head.append(f"  {printable(op['name'])}")
+            head.append(f"  {shown(op['name'])}")
             console.print(head)
             lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
             lines.add_column(style="dim", no_wrap=True)
@@ -82,16 +82,16 @@ def _lines(op: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if op["kernel"] is None:
         yield "kernel", "none launched"
     elif op["kernel"] != op["name"]:
-        yield "kernel", printable(op["kernel"])
+        yield "kernel", shown(op["kernel"])
     if op["grid"] is not None:
         yield "grid", " × ".join(map(str, op["grid"]))
     if op["bytes_per_call"] is not None:
         yield "moves", f"{units.size(op['bytes_per_call'])} a call"
     if op["parents"]:
-        yield "under", printable(" → ".join(op["parents"]))
+        yield "under", shown(" → ".join(op["parents"]))
     if op["source"] is not None:
-        yield "source", printable(op["source"])
+        yield "source", shown(op["source"])
     if op["module"] is not None:
         layers = f", layer{'' if len(op['layers']) == 1 else 's'} {units.ranges(op['layers'])}" if op["layers"] else ""
-        yield "module", printable(op["module"]) + layers
+        yield "module", shown(op["module"]) + layers
     yield "calls", f"{units.count(op['calls'])} in the recording"

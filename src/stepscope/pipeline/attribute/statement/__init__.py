@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.pipeline.attribute.stacks import CallKind
-from stepscope.pipeline.attribute.statement.evaluation import COMPREHENSIONS, Comprehension
+from stepscope.pipeline.attribute.statement.evaluation import COMPREHENSIONS, MOST_CELLS, Comprehension, TooLongError
 from stepscope.pipeline.attribute.statement.explain import explain
-from stepscope.pipeline.attribute.statement.files import sources
+from stepscope.pipeline.attribute.statement.files import LIMIT_BYTES, sources, text_of
 from stepscope.pipeline.attribute.statement.paths import aliases_of, paths_of
 
 if TYPE_CHECKING:
@@ -20,9 +21,17 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute.stacks import Stack, StackFrame
     from stepscope.pipeline.attribute.statement.evaluation import Paths
 
-_MOST_COST_A_CALL = 2
-"""Where more of the recording than this, for each call, is not explained, the source is another version's."""
+_MOST_COST_A_CALL = 1
+"""Where more of the recording than this, for each call and one more, is not explained, the source is another's."""
+_MOST_TEXT = 2000
+"""Of a statement no more characters are kept: a table of numbers can be as long as its file."""
+_GIVE_SOURCE = "give --source DIR, the folder with the source files that ran"
+_RUN_EAGERLY = "record a run without torch.compile"
+_RECORD_AGAIN = "record again"
+_FROM_FILE = "run the code from a file"
+_READ_IT = "read that function in the source"
 _Named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | Comprehension
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _MODULE = "<module>"
 _LAMBDA = "<lambda>"
 
@@ -42,6 +51,8 @@ class NoStatement:
 
     why: str
     """What is missing, as a clause: `lab.py was not found`."""
+    remedy: str = _GIVE_SOURCE
+    """What to do to know it."""
 
 
 def find_statement(stack: Stack, folders: Sequence[Path]) -> Statement | NoStatement:
@@ -51,32 +62,39 @@ def find_statement(stack: Stack, folders: Sequence[Path]) -> Statement | NoState
         stack: the stack; its `frame` names the file.
         folders: where the source is looked for, before the file that the trace itself names.
     """
-    frame = stack.frame
-    if stack.calls is not None and not stack.calls.until:
-        return NoStatement(f"the recorded spans within {frame.function} in {frame.file} overlap without sense")
-    if stack.calls is not None and stack.calls.until[-1].kind is CallKind.COMPILED:
-        return NoStatement(f"{frame.function} in {frame.file} ran as torch.compile rewrote it, without its statements")
+    frame, calls = stack.frame, stack.calls
+    if calls is not None and not calls.until:
+        why = f"the recorded calls of {frame.function} in {frame.file} overlap, and the op is in none"
+        return NoStatement(why, _RECORD_AGAIN)
+    if calls is not None and calls.until[-1].kind is CallKind.COMPILED:
+        why = f"{frame.function} in {frame.file} ran as torch.compile rewrote it, without its statements"
+        return NoStatement(why, _RUN_EAGERLY)
     missing: list[NoStatement] = []
     for path in sources(frame.file, folders):
         found = _in_file(path, stack)
         if isinstance(found, Statement):
             return found
         missing.append(found)
-    return missing[0] if missing else NoStatement(f"{frame.file} was not found")
+    return missing[0] if missing else _not_found(frame.file)
 
 
 def _in_file(path: Path, stack: Stack) -> Statement | NoStatement:
-    file = stack.frame.file
+    file, function = stack.frame.file, stack.frame.function
     try:
-        source = path.read_text("utf-8")
+        source = text_of(path)
+        if source is None:
+            return NoStatement(f"{file} is larger than {LIMIT_BYTES >> 20} MB, too large to be parsed", _READ_IT)
         with warnings.catch_warnings(action="ignore"):  # what is odd in the user's source is not ours to say
             return _in_source(source, stack)
     except OSError as error:
         return NoStatement(f"{file} cannot be read ({error.strerror})")
-    except (SyntaxError, ValueError):
-        return NoStatement(f"{file} is no Python that can be parsed")
+    except (SyntaxError, ValueError, LookupError):
+        return NoStatement(f"{file} is no source that Python {_PYTHON} can parse")
     except (RecursionError, MemoryError):
         return NoStatement(f"{file} is nested too deep to be parsed")
+    except TooLongError:
+        why = f"{function} in {file} is too long: it has more than {MOST_CELLS:,} calls and operators"
+        return NoStatement(why, _READ_IT)
 
 
 def _in_source(source: str, stack: Stack) -> Statement | NoStatement:
@@ -84,22 +102,26 @@ def _in_source(source: str, stack: Stack) -> Statement | NoStatement:
     ways = _ways(tree, stack)
     if not ways:
         return _changed(tree, stack.frame)
-    nodes = [node for paths, begin in ways for node in _statements(paths, begin, stack)]
+    found = [_statements(paths, begin, stack) for paths, begin in ways]
+    nodes = [node for statements in found for node in statements or ()]
     if not nodes:
-        return _not_called(stack)
+        return _does_not_fit(stack.frame) if None in found else _not_called(stack)
     different = list(dict.fromkeys(nodes))
     text = ast.get_source_segment(source, different[0]) if len(different) == 1 else None
+    if text is not None and len(text) > _MOST_TEXT:
+        text = f"{text[:_MOST_TEXT]} …"
     return Statement(text, stack.frame.file, tuple(sorted({node.lineno for node in different})))
 
 
-def _statements(paths: Paths, begin: Sequence[int], stack: Stack) -> list[ast.stmt | ast.expr]:
-    """Return the statements that may have made the call."""
+def _statements(paths: Paths, begin: Sequence[int], stack: Stack) -> list[ast.stmt | ast.expr] | None:
+    """Return the statements that may have made the call; None where the function cannot be what was recorded."""
     if stack.calls is None:
         return _at_line(paths, stack.frame.line)
     explained = explain(paths, stack.calls, begin)
-    if explained is None or explained.cost > _MOST_COST_A_CALL * explained.calls:
+    if explained is None:
         return []
-    return [site.node for site in explained.sites]
+    fits = explained.cost <= _MOST_COST_A_CALL * (explained.calls + 1)
+    return [site.node for site in explained.sites] if fits else None
 
 
 def _at_line(paths: Paths, line: int) -> list[ast.stmt | ast.expr]:
@@ -156,6 +178,12 @@ def _name_of(node: ast.AST) -> str:
     return COMPREHENSIONS.get(type(node), _LAMBDA)
 
 
+def _not_found(file: str) -> NoStatement:
+    if file.startswith("<"):  # as `<stdin>` and `<string>`
+        return NoStatement(f"{file} is no file, but code that was typed in or made by a program", _FROM_FILE)
+    return NoStatement(f"{file} was not found")
+
+
 def _changed(tree: ast.Module, frame: StackFrame) -> NoStatement:
     begins = sorted(first for node, first in _all_functions(tree) if _name_of(node) == frame.function)
     where = (
@@ -177,3 +205,8 @@ def _not_called(stack: Stack) -> NoStatement:
         return NoStatement(f"{frame.file} has changed since, or is another version: line {frame.line} calls nothing")
     name = stack.calls.until[-1].name
     return NoStatement(f"{frame.function} in {frame.file} holds no call that can have been recorded as {name}")
+
+
+def _does_not_fit(frame: StackFrame) -> NoStatement:
+    what = f"what {frame.function} called is not what its source there calls"
+    return NoStatement(f"{frame.file} has changed since, or is another version: {what}")

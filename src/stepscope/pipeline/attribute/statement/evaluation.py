@@ -21,6 +21,14 @@ COMPREHENSIONS = {
 """What Python calls the function that a comprehension is."""
 
 
+MOST_CELLS = 20_000
+"""Ten times as many as the longest functions written by people have; lining up with more takes too long."""
+
+
+class TooLongError(Exception):
+    """A function has more than `MOST_CELLS` cells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """A graph of cells, each a place of the source or nothing: from where a function begins to where it is over."""
@@ -45,8 +53,10 @@ class Evaluation:
         """The cells that lead to the next one; none: it cannot be reached."""
 
     def cell(self, site: Site | None = None) -> int:
-        """Add a cell behind those that lead here."""
+        """Add a cell behind those that lead here; raises `TooLongError` where there are too many."""
         number = len(self.paths.cells)
+        if number == MOST_CELLS:
+            raise TooLongError
         self.paths.cells.append(site)
         self.paths.after.append([])
         self._lead_to(number)
@@ -116,11 +126,11 @@ class Evaluation:
             case None | ast.Lambda():
                 return
             case ast.IfExp():
-                self._expression(node.test)
-                self._site(SiteKind.TEST)
-                self._either(lambda: self._expression(node.body), lambda: self._expression(node.orelse))
+                self._branch(node.test, lambda: self._expression(node.body), lambda: self._expression(node.orelse))
             case ast.BoolOp():
-                self._bool_op(node.values)
+                decided = self._undecided(node)
+                self._expression(node.values[-1])
+                self._from = list(dict.fromkeys([*decided, *self._from]))
             case ast.NamedExpr():
                 self._expression(node.value)
             case ast.Compare():
@@ -180,11 +190,36 @@ class Evaluation:
             self._expression(right)
             self._site(SiteKind.OPERATOR, type(operator).__name__)
 
-    def _bool_op(self, values: Sequence[ast.expr]) -> None:
-        self._expression(values[0])
-        if len(values) > 1:
-            self._site(SiteKind.TEST)
-            self._either(None, lambda: self._bool_op(values[1:]))
+    def _truth(self, node: ast.expr) -> tuple[list[int], list[int]]:
+        """Add the evaluation of a condition; return the cells that lead on where it is true, and where it is false."""
+        if isinstance(node, ast.BoolOp):
+            decided = self._undecided(node)
+            true, false = self._truth(node.values[-1])
+            return (true, [*decided, *false]) if isinstance(node.op, ast.And) else ([*decided, *true], false)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self._truth(node.operand)[::-1]
+        self._expression(node)
+        self._site(SiteKind.TEST)
+        if isinstance(node, ast.Constant):
+            return (self._from, []) if node.value else ([], self._from)
+        return self._from, self._from
+
+    def _undecided(self, node: ast.BoolOp) -> list[int]:
+        """Add all values but the last, up to where they decide nothing; return the cells that lead on where they do."""
+        decided: list[int] = []
+        for value in node.values[:-1]:
+            true, false = self._truth(value)
+            self._from, known = (true, false) if isinstance(node.op, ast.And) else (false, true)
+            decided += known
+        return decided
+
+    def _branch(self, test: ast.expr, then: Callable[[], object], otherwise: Callable[[], object]) -> None:
+        true, false = self._truth(test)
+        self._from = true
+        then()
+        ends, self._from = self._from, false
+        otherwise()
+        self._from = list(dict.fromkeys([*ends, *self._from]))
 
     def _comprehension(self, node: Comprehension) -> None:
         """Add a comprehension, as the function that it is or was, and as the loop that it became in Python 3.12."""
@@ -210,9 +245,9 @@ class Evaluation:
         self._head(generators[0])
         at_head = self._from
         for condition in generators[0].ifs:
-            self._expression(condition)
-            self._site(SiteKind.TEST)
+            true, self._from = self._truth(condition)
             self._lead_to(begin)
+            self._from = true
         self._passes(node, generators[1:])
         self._lead_to(begin)
         self._from = at_head

@@ -44,8 +44,8 @@ def explain(paths: Paths, calls: Calls, begin: Sequence[int]) -> Explained | Non
         begin: the cells from which it may have begun, or gone on.
 
     The cheapest way is found call by call, as Viterbi's algorithm does: for each cell, the least cost of being there
-    after the calls so far. Of places that explain the past about equally well, those remain that explain best what came
-    before and after. Where the best makes the call under another name, so do those that cost little more.
+    after the calls so far. Of places that explain these about equally well, those remain that explain best what came
+    after. Where the best makes the call under another name than its own, others that cost a little more do too.
     """
     looked_at = calls.until[-max(_MOST_WORK // len(paths.cells), _LEAST_CALLS) :]
     ways = _Ways(paths, built_ins=calls.built_ins)
@@ -65,17 +65,26 @@ def explain(paths: Paths, calls: Calls, begin: Sequence[int]) -> Explained | Non
 
 
 def _that_fit(ways: _Ways, calls: Calls, near: Mapping[int, int]) -> list[int]:
-    """Return those of the cells, each with its cost so far, from which all calls are explained best."""
+    """Return those of the cells, each with its cost so far, that explain best what came before, or everything."""
     made = calls.until[-1]
     most = _MOST_WORK // (len(ways.paths.cells) * len(near))
+    rest = dict.fromkeys(near, 0)
     if len(near) > 1 and most:
         later = calls.later[:most]
         whole = calls.to_end and len(later) == len(calls.later)
-        near = {cell: total + _rest(ways, cell, made, later, whole=whole) for cell, total in near.items()}
-    least = min(near.values())
-    if any(ways.known[made][cell] for cell, total in near.items() if total == least):
-        least += ODD
-    return [cell for cell, total in near.items() if total <= least]
+        rest = {cell: _rest(ways, cell, made, later, whole=whole) for cell in near}
+    before = min((total, rest[cell]) for cell, total in near.items())
+    least = min(total + rest[cell] for cell, total in near.items())
+    best = [cell for cell, total in near.items() if (total, rest[cell]) == before or total + rest[cell] == least]
+    oddness = {cell: ways.known[made][cell] or 0 for cell in near}
+    oddest = max(oddness[cell] for cell in best)
+    if not oddest:
+        return best
+    return [
+        cell
+        for cell, total in near.items()
+        if cell in best or (total + rest[cell] <= least + ODD and oddness[cell] <= oddest)
+    ]
 
 
 def _rest(ways: _Ways, cell: int, made: Call, later: Sequence[Call], *, whole: bool) -> int:

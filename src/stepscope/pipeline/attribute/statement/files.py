@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+from importlib.util import decode_source
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-LIMIT_BYTES = 4 << 20
+LIMIT_BYTES = 1 << 20
+"""Larger ones are no source that people wrote; to parse 1 MB takes a second, of the densest text four."""
 _MOST_PARTS = 64
 """No source lies deeper; a hostile name has a million parts."""
 
@@ -20,7 +22,7 @@ def sources(recorded: str, folders: Sequence[Path]) -> Iterator[Path]:
 
     In each folder it is the recorded path or the longest end of it that exists there; a link that leads out of the
     folder is not followed. Last comes the recorded file itself, where it was recorded with an absolute path and is
-    here: a trace of a stranger can so make stepscope read a `.py` file of at most 4 MB, of which no more is shown
+    here: a trace of a stranger can so make stepscope read a `.py` file of at most 1 MB, of which no more is shown
     than one statement, of a function whose name and line the trace knew.
     """
     for folder in folders:
@@ -34,17 +36,26 @@ def sources(recorded: str, folders: Sequence[Path]) -> Iterator[Path]:
         yield Path(recorded)
 
 
+def text_of(path: Path) -> str | None:
+    """Return a source decoded as Python does, by its mark or the encoding that it names; None: larger than the limit.
+
+    Raises:
+        OSError: it cannot be read.
+        SyntaxError, ValueError, LookupError: it is not in its encoding, or there is no such encoding.
+    """
+    with path.open("rb") as file:
+        data = file.read(LIMIT_BYTES + 1)
+    return decode_source(data) if len(data) <= LIMIT_BYTES else None
+
+
 def _is_absolute(recorded: str) -> bool:
     """Tell whether a path is absolute and of this machine: two slashes name another one."""
-    return os.path.isabs(recorded) and not recorded.startswith(("//", "\\\\"))  # noqa: PTH117 -- `Path` joins the slashes
+    return os.path.isabs(recorded) and not recorded.replace("\\", "/").startswith("//")  # noqa: PTH117 -- `Path` joins the slashes
 
 
 def _is_source(path: Path) -> bool:
-    """Tell whether a path is a Python file of a size to be read: a device or a pipe is not opened."""
-    if path.suffix != ".py":
-        return False
+    """Tell whether a path is a regular Python file: a device or a pipe is not opened."""
     try:
-        status = path.stat()
+        return path.suffix == ".py" and stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):  # a recorded name can be longer than a file's may be
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_size <= LIMIT_BYTES

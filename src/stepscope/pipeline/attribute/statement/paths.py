@@ -89,15 +89,13 @@ class _Walk(Evaluation):
     def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 -- a case a kind of statement
         match node:
             case ast.If():
-                self._test(node.test)
-                self._either(lambda: self.block(node.body), lambda: self.block(node.orelse))
+                self.node = node.test
+                self._branch(node.test, lambda: self.block(node.body), lambda: self.block(node.orelse))
             case ast.For() | ast.AsyncFor():
                 self.of_statement(node.iter, node.iter)
-                self._loop(lambda: self._head(node), lambda: self.block(node.body), lambda: self.block(node.orelse))
+                self._loop(lambda: self._next(node), node)
             case ast.While():
-                self._loop(
-                    lambda: self._test(node.test), lambda: self.block(node.body), lambda: self.block(node.orelse)
-                )
+                self._loop(lambda: self._test(node.test), node)
             case ast.With() | ast.AsyncWith():
                 self._with(node, 0)
             case ast.Try() | ast.TryStar():
@@ -117,13 +115,17 @@ class _Walk(Evaluation):
                 self.node = node
                 self._site(SiteKind.IMPORT)
             case ast.Assert():
-                self._test(node.test, node)
+                self._from, _ = self._test(node.test, node)
             case _:
                 self.of_statement(node, *ast.iter_child_nodes(node))
 
-    def _test(self, test: ast.expr, node: ast.stmt | None = None) -> None:
-        self.of_statement(node or test, test)
-        self._site(SiteKind.TEST)
+    def _test(self, test: ast.expr, node: ast.stmt | None = None) -> tuple[list[int], list[int]]:
+        self.node = node or test
+        return self._truth(test)
+
+    def _next(self, node: ast.For | ast.AsyncFor) -> tuple[list[int], list[int]]:
+        self._head(node)
+        return self._from, self._from
 
     def _assignment(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> None:
         self.node = node
@@ -157,16 +159,15 @@ class _Walk(Evaluation):
             self.node = decorator
             self._call_site(None if isinstance(decorator, ast.Call) else decorator)
 
-    def _loop(self, head: Callable[[], object], body: Callable[[], object], orelse: Callable[[], object]) -> None:
+    def _loop(self, head: Callable[[], tuple[list[int], list[int]]], node: ast.For | ast.AsyncFor | ast.While) -> None:
         begin = self.cell()
-        head()
-        at_head = self._from
+        self._from, over = head()
         self._loops.append(_Loop(begin, []))
-        body()
+        self.block(node.body)
         self._lead_to(begin)
         loop = self._loops.pop()
-        self._from = at_head
-        orelse()
+        self._from = over
+        self.block(node.orelse)
         self._from = list(dict.fromkeys([*self._from, *loop.breaks]))
 
     def _with(self, node: ast.With | ast.AsyncWith, number: int) -> None:
@@ -225,9 +226,10 @@ class _Walk(Evaluation):
         self.of_statement(node.subject, node.subject)
         ends = self._from
         for case in node.cases:
+            not_taken = [] if _takes_all(case) else self._from
             if case.guard is not None:
-                self._test(case.guard)
-            not_taken = self._from
+                self._from, false = self._test(case.guard)
+                not_taken = list(dict.fromkeys([*not_taken, *false]))
             self.block(case.body)
             ends, self._from = [*ends, *self._from], not_taken
         self._from = list(dict.fromkeys([*ends, *self._from]))
@@ -258,6 +260,10 @@ class _Walk(Evaluation):
             self._from = done
             self._leave(how)
         self._from = done
+
+
+def _takes_all(case: ast.match_case) -> bool:
+    return isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
 
 
 @dataclass(frozen=True, slots=True)

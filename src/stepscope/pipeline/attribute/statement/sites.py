@@ -66,6 +66,7 @@ _NEVER_RECORDED = {
     *("str", "super", "tuple", "type", "zip"),
 }
 """Types written in C: a call of one is no call of a function."""
+_LAMBDA = "<lambda>"
 _GENERATOR = "<genexpr>"
 """It runs anew for each item."""
 _OF_CLASS = {"cls", "__class__"}
@@ -194,9 +195,9 @@ def _methods_of(site: Site) -> set[str]:
     return methods | {site.name, _GENERATOR} if _runs_others(site) else methods  # a pass resumes a generator
 
 
-def _cost_of_call(site: Site, call: Call) -> int | None:  # noqa: PLR0911 -- a case a line
+def _cost_of_call(site: Site, call: Call) -> int | None:
     name = call.name
-    if name == site.name or name in site.also:
+    if name == site.name or name in site.also or (name == _LAMBDA and not site.name):
         return 0
     if call.kind is CallKind.BUILT_IN:
         return _OPEN if site.is_open or not site.name else None
@@ -206,8 +207,6 @@ def _cost_of_call(site: Site, call: Call) -> int | None:  # noqa: PLR0911 -- a c
         return 0 if _is_type(site.name) or not site.name or name == "__call__" else ODD
     if _is_method(name):
         return 0 if site.name in _NEVER_RECORDED and name in _CONVERSION else None
-    if not site.name:
-        return 0
     return _OPEN if _is_type(site.name) else ODD  # a decorator's function, or one that the source calls otherwise
 
 
