@@ -265,7 +265,7 @@ def test_a_capture_trace_without_stacks_is_not_asked_for_again(tmp_path: Path, r
     assert "--capture-trace can tell them" in alone
     assert "--capture-trace can tell them" not in joined
     assert "Python stacks were recorded neither here nor in --capture-trace (with_stack=True records them)" in joined
-    assert "kernels of a graph, 100% of the kernel time, have the ops of the same kernels run eagerly" in joined
+    assert "kernels of a graph, 100% of the kernel time, line up with the same kernels run eagerly" in joined
 
 
 def test_rules_and_explain_agree(run: Callable[..., Result]) -> None:

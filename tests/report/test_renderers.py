@@ -129,7 +129,7 @@ def test_notes_stand_below_the_warnings_and_say_what_told_a_graphs_kernels(repor
     )
     text = re.sub(r"[^\w%]+", " ", drawn(structs.replace(diagnosis, traces=[trace]), report_format))
     assert (
-        "warning beware 3 note stacks if wanted note kernels of a graph 85 7% of the kernel time have the ops" in text
+        "warning beware 3 note stacks if wanted note kernels of a graph 85 7% of the kernel time line up with" in text
     )
 
 

@@ -55,6 +55,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     with_launch: float | None
     with_op: float | None
     joined: float | None
+    """Found in another trace, also where that has no op for them; with method `grid`, read off the launch's size."""
     join_method: str | None
     """`eager-twin`, `capture-launches`, `grid` or null."""
     outside_steps_us: float

@@ -432,7 +432,19 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
         for phase, indices in steps.steady_phases().items()
     ]
     detected = [detect(case, index) for case in cases]
-    return Examined(linked, steps, warnings, attributed, deployment, gpu, cases, detected, joined.method, complete)
+    return Examined(
+        linked,
+        steps,
+        warnings,
+        attributed,
+        deployment,
+        gpu,
+        cases,
+        detected,
+        joined.method,
+        joined.aligned,
+        complete,
+    )
 
 
 def _folder(path: str | Path) -> Path:

@@ -55,6 +55,8 @@ class Examined:
     detected: Sequence[Detected]
     join_method: JoinMethod | None
     """How ops of another trace were joined; None where none were."""
+    aligned: NDArray[np.bool_]
+    """Shape [kernels]: which were found in that trace, also where it has no op for them."""
     complete: bool
     """Whether idle time and totals can be believed."""
 
@@ -128,7 +130,7 @@ def _attribution(examined: Examined) -> document.Attribution:
     return document.Attribution(
         with_launch=share(kernels["launch"].is_not_null().to_numpy()),
         with_op=share(kernels["op"].is_not_null().to_numpy() | joined),
-        joined=share(joined if by_join else read_off_grid),
+        joined=share(examined.aligned if by_join else read_off_grid),
         join_method=examined.join_method or (_GRID if read_off_grid.any() else None),
         outside_steps_us=intervals.covered(start[outside], (start + duration)[outside]) / 1e3,
         unclassified=share(examined.attributed.class_of_kernel == UNCLASSIFIED),

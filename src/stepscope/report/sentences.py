@@ -138,7 +138,7 @@ def trace_rows(trace: TraceInfo) -> Iterator[tuple[str, str]]:
     told = trace.attribution
     if told.join_method in _JOINED and told.joined:
         share, where = units.share(told.joined), _JOINED[told.join_method]
-        yield "note", f"kernels of a graph, {share} of the kernel time, have the ops of {where}"
+        yield "note", f"kernels of a graph, {share} of the kernel time, line up with {where}"
 
 
 def step_line(step: StepSummary) -> str:
