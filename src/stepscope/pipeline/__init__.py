@@ -95,9 +95,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     find_gpu(gpu, None)  # an unknown name is said before any file is read
     parts: list[Diagnosis] = []
     listener = listener or Silent()
-    donor = None
-    if capture_trace is not None:
-        donor = Donor.of(link(load(_one_file(capture_trace), listener=listener, cache=cache)))
+    donor = _donor(capture_trace, listener, cache)
     for trace in _traces(paths, listener, cache):
         examined = _examine(len(parts), trace, donor, deployment, gpu, folders, internal)
         parts.append(summarise(len(parts), examined))
@@ -208,9 +206,7 @@ def what_if(  # noqa: PLR0913 -- the options of the command, all by name
     folders = [_folder(source) for source in sources]
     find_gpu(gpu, None)
     listener = listener or Silent()
-    donor = None
-    if capture_trace is not None:
-        donor = Donor.of(link(load(_one_file(capture_trace), listener=listener, cache=cache)))
+    donor = _donor(capture_trace, listener, cache)
     trace = load(_one_file(path), listener=listener, cache=cache)
     return predict(_examine(0, trace, donor, deployment, gpu, folders, internal), remove, scale)
 
@@ -365,6 +361,12 @@ def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tup
         if warning.spoils_totals:
             listener.warns(f"{file}: {warning.message}")
     return linked, steps, is_complete(warnings)
+
+
+def _donor(capture_trace: str | Path | None, listener: Listener, cache: Cache | None) -> Donor | None:
+    if capture_trace is None:
+        return None
+    return Donor.of(link(load(_one_file(capture_trace), listener=listener, cache=cache)))
 
 
 def _one_file(path: str | Path) -> str:
