@@ -158,6 +158,7 @@ def test_a_small_copy_on_a_side_stream_does_not_hold_up_the_step() -> None:
             trace.call(name, at=begin + 5 * index, duration=us)
     copy = trace.launch(400, name="cudaMemcpyAsync")
     trace.memcpy(410, 2, size=64, correlation=copy, stream=20)
+    trace.launch(405, 1, name="cudaEventRecord")  # calls on events are recorded, and none makes b wait
     assert replayed(trace).step_us == 1620
     # without the cast b follows a at once, though the copy, which ran before b, is launched only at 400
     assert replayed(trace, ["cast"]).step_us == pytest.approx(1120, abs=4)
@@ -171,6 +172,7 @@ def test_a_copy_on_a_side_stream_runs_no_earlier_than_it_is_launched() -> None:
         trace.call("b", at=begin + 10, duration=100)
         copy = trace.launch(begin + 400, name="cudaMemcpyAsync")
         trace.memcpy(begin + 410, 2, size=64, correlation=copy, stream=20)
+        trace.launch(begin + 405, 1, name="cudaEventRecord")
     without = replayed(trace, ["cast"])
     assert without.duration_us.tolist() == [1000.0, 1000.0]
     # b starts when its launch lets it, 6 after 10; the copy ends as it did at 412, or as much earlier as it could start
@@ -248,7 +250,8 @@ def test_a_wait_over_a_busy_queue_gains_nothing_when_it_is_gone() -> None:
     assert host_without(trace, "cudaEventSynchronize").step_us == replayed(trace).step_us == 250_000.0
 
 
-def test_a_wait_that_stays_takes_back_what_the_host_was_ahead() -> None:
+def waits_each_step() -> Kineto:
+    """Four steps of 250: 40 in cudaMalloc, a launch, a wait for its work of 150, the rest in cudaFree."""
     trace = Kineto()
     for begin in range(0, 1000, 250):
         trace.annotation(STEP, begin, 240)
@@ -256,6 +259,11 @@ def test_a_wait_that_stays_takes_back_what_the_host_was_ahead() -> None:
         done = trace.call("a", at=begin + 40, duration=150)
         trace.launch(begin + 50, done + 4 - (begin + 50), name="cudaStreamSynchronize")
         trace.launch(done + 5, 250 + begin - done - 6, name="cudaFree")
+    return trace
+
+
+def test_a_wait_that_stays_takes_back_what_the_host_was_ahead() -> None:
+    trace = waits_each_step()
     # the host spends 40 in cudaMalloc, 6 until a runs, 150 in a, 4 until the wait returns, and the rest of 250 after it
     assert replayed(trace).step_us == 250.0
     assert host_without(trace, "cudaMalloc").step_us == 210.0
@@ -270,16 +278,26 @@ def test_a_wait_for_removed_work_is_not_for_what_another_stream_still_does() -> 
         done = trace.call("gone", at=begin + 20, duration=100)
         trace.launch(begin + 30, done + 4 - (begin + 30), name="cudaStreamSynchronize")
         trace.call("b", at=done + 5, duration=10)
-    # a ends at 26, so that the wait, begun at 30, returns at once: the host is 100 ahead, long goes on beside
+    # a ends at 26, so that the wait, begun at 30, returns at once: the host is 100 ahead, long goes on beside. No call
+    # tells what waits for what, so the next a, ready at 206, keeps behind long, from 16 to 216, and a gap of 1. The next
+    # long runs from 217 to 417, the wait returns at 241, the third a is ready at 417 and starts at 418. Now its launch
+    # holds long: from 427 to 627.
     measured, without = replayed(trace), replayed(trace, ["gone"])
     assert measured.step_us == 300.0
-    assert without.step_us == 211.0  # from a's start at 6 to long's end at 216, and 1 before the next a
+    assert without.duration_us.tolist() == [217 - 6, 418 - 217, 628 - 418]
 
 
 def test_what_overlaps_on_the_host_is_gone_once() -> None:
-    nothing = np.zeros(3, dtype=np.bool_)
-    one, other = Change(nothing, host_gone=np.array([[0, 10]])), Change(nothing, host_gone=np.array([[5, 20]]))
-    assert (one | other).host_freed_before(np.array([0, 7, 15, 30])).tolist() == [0, 7, 15, 20]
+    linked, steps = stepped(trace := waits_each_step())
+    nothing = np.zeros(linked.kernels.height, dtype=np.bool_)
+    (thread,) = linked.trace.launches["thread"].unique()
+    begins = linked.trace.launches.filter(linked.trace.launches["name"].cast(str) == "cudaMalloc")["start_ns"]
+    changes = [
+        Change(nothing, host_gone=np.array([[thread, begin + at * 1000, begin + (at + 20) * 1000] for begin in begins]))
+        for at in (0, 10)
+    ]
+    both = Timeline(linked, steps).replay(range(4), changes[0] | changes[1])
+    assert both.step_us == replayed(trace).step_us - 30
 
 
 def test_factors_multiply() -> None:

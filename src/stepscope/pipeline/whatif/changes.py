@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.trace import intervals
-
 if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
@@ -19,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def _no_time() -> Ints:
-    return np.zeros((0, 2), dtype=np.int64)
+    return np.zeros((0, 3), dtype=np.int64)
 
 
 def time_of(calls: pl.DataFrame) -> Ints:
-    """Return when calls of the host began and ended, in ns, shape [calls, 2]."""
+    """Return the thread of each of the host's calls, ops or frames, when it began and when it ended, shape [calls, 3]."""
     start = calls["start_ns"].to_numpy()
-    return np.stack((start, start + calls["duration_ns"].to_numpy()), axis=1)
+    return np.stack((calls["thread"].to_numpy(), start, start + calls["duration_ns"].to_numpy()), axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Change:
     factor: Floats | None = None
     """Shape [kernels]: what each duration is multiplied by; None: every one is as recorded."""
     host_gone: Ints = field(default_factory=_no_time)
-    """Shape [n, 2]: start and end, in ns, of what the host does not do any more: calls that wait, launches, ops."""
+    """Shape [n, 3]: thread, start and end, in ns, of what the host does not do any more: waits, launches, ops."""
 
     def __or__(self, other: Change) -> Change:
         """Return both changes together."""
@@ -51,10 +49,17 @@ class Change:
             np.concatenate((self.host_gone, other.host_gone)),
         )
 
-    def durations(self, recorded: Ints) -> Ints:
-        """Return the duration of each kernel in ns."""
-        return recorded if self.factor is None else np.rint(recorded * self.factor).astype(np.int64)
+    @classmethod
+    def scaled(cls, rows: Bools, factor: Floats | float) -> Change:
+        """Return the change of these rows' durations by a factor: one for all, or one for each kernel of the trace."""
+        return cls(np.zeros(rows.shape, dtype=np.bool_), factor=np.where(rows, factor, 1.0))
 
-    def host_freed_before(self, times: Ints) -> Ints:
-        """Return, for each moment of the recording, how much of the host's time before it is gone, in ns."""
-        return intervals.time_covered_before(times, *intervals.union(*self.host_gone.T))
+    @classmethod
+    def lasting(cls, rows: Bools, duration_ns: Floats | float, recorded_ns: Ints) -> Change:
+        """Return the change after which these rows last so long: one duration for all, or one for each kernel."""
+        return cls.scaled(rows, duration_ns / np.maximum(recorded_ns, 1))
+
+    def durations(self, recorded: Ints) -> Ints:
+        """Return the duration of each kernel in ns; what is removed lasts no time."""
+        lasting = recorded if self.factor is None else np.rint(recorded * self.factor).astype(np.int64)
+        return np.where(self.removed, 0, lasting)

@@ -1,71 +1,216 @@
-"""What the host did for the device: when it had handed work over, and which of its calls waited for work."""
+"""The host's part of a timeline: threads that launch, and calls that return once GPU work is done.
+
+Each thread has a clock of its own. What comes after a wait that returns earlier, or after time that the host does not
+spend any more, moves up with it, on that thread. A thread that made no call for a while, in which another did, goes on
+from where that one was: so the forward and the backward pass follow each other in training.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from stepscope.pipeline.steps import WAITS
+from stepscope.trace import intervals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.whatif.device import Device
 
     Ints = NDArray[np.int64]
 
 RETURN_DELAY_NS = 200_000
 """A waiting call that returns later than this after GPU work ended was not waiting for that work."""
+HANDOVER_NS = 500_000
+"""A thread that makes no call for this long, while another one does, may be waiting for that one."""
 NEVER = -(1 << 62)
 """Stands for a moment before all others."""
-
-
-def issued(linked: Linked, launch: Ints, end: Ints) -> Ints:
-    """Return when the host had handed over each row's work: its call's end, or the start of a copy that blocks."""
-    calls = linked.trace.launches
-    if not calls.height:
-        return np.full(launch.shape, NEVER)
-    call_start = calls["start_ns"].to_numpy()
-    call_end = call_start + calls["duration_ns"].to_numpy()
-    is_copy = calls["name"].cast(pl.String).str.contains("Memcpy").to_numpy()
-    blocks = is_copy[launch] & (call_end[launch] >= end)
-    return np.where(launch < 0, NEVER, np.where(blocks, call_start[launch], call_end[launch]))
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A host call that returned because GPU work was done."""
 
+    thread: int
     start: int
     end: int
     target: int
     """Row of the work."""
     delay: int
     """From the end of the work to the return."""
+    earlier: int
+    """Number of the wait whose return its start follows, as `Host.wait_before` counts; 0: none."""
 
 
-def find_waits(linked: Linked, end: Ints, launch: Ints) -> list[Wait]:
+@dataclass(frozen=True, slots=True)
+class _Handover:
+    at: int
+    """Start of the first call of the thread that goes on."""
+    thread: int
+    source: int
+    """The thread that it goes on from."""
+
+
+class Host:
+    """The threads of a trace that call the runtime, and what they waited for."""
+
+    def __init__(self, linked: Linked, device: Device) -> None:
+        calls = linked.trace.launches
+        self._thread = calls["thread"].cast(pl.Int64).to_numpy()
+        self._start = calls["start_ns"].to_numpy()
+        self._end = self._start + calls["duration_ns"].to_numpy()
+        self._handovers = list(_handovers(self._thread, self._start, self._end))
+        is_copy = calls["name"].cast(pl.String).str.contains("Memcpy").to_numpy()
+        launch = device.launch
+        blocks = is_copy[launch] & (self._end[launch] >= device.end) if is_copy.size else launch >= 0
+        has_launch = launch >= 0
+        self.issued = np.full(launch.shape, NEVER)
+        """Shape [rows]: when the work was handed over: its call's end, or the start of a copy that blocks."""
+        self.issued[has_launch] = np.where(blocks, self._start[launch], self._end[launch])[has_launch]
+        self.issuer = np.full(launch.shape, -1)
+        """Shape [rows]: the thread that launched the work; -1: not known."""
+        self.issuer[has_launch] = self._thread[launch[has_launch]]
+        self.waits, self._governed = self._in_order(_waits(linked, device))
+
+    def wait_before(self, thread: Ints, at: Ints) -> Ints:
+        """Return the number, from 1, of the last wait that a thread's clock at these times follows; 0: none."""
+        found = np.zeros(at.shape, dtype=np.int64)
+        for number, (times, waits) in self._governed.items():
+            mine = np.flatnonzero(thread == number)
+            position = np.searchsorted(times, at[mine], side="right")
+            found[mine] = np.concatenate(([0], waits))[position]
+        return found
+
+    def freed_before(self, gone: Ints, thread: Ints, at: Ints) -> Ints:
+        """Return how much of the time before these moments is gone on the clock of their thread, in ns.
+
+        Args:
+            gone: shape [n, 3], as `Change.host_gone`.
+            thread: shape [m].
+            at: shape [m].
+        """
+        freed = np.zeros(at.shape, dtype=np.int64)
+        if not gone.size:
+            return freed
+        merged = {
+            number: intervals.union(*gone[gone[:, 0] == number, 1:].T) for number in np.unique(gone[:, 0]).tolist()
+        }
+        given: dict[int, list[tuple[int, int]]] = {}  # by thread: (moment, what is gone besides its own time from then)
+
+        def at_moment(number: int, moment: int) -> int:
+            own = int(intervals.time_covered_before(np.array([moment]), *merged[number])[0]) if number in merged else 0
+            return own + (given[number][-1][1] if number in given else 0)
+
+        for turn in self._handovers:
+            before = given.get(turn.thread, [(0, 0)])[-1][1]
+            now = at_moment(turn.source, turn.at) - at_moment(turn.thread, turn.at) + before
+            given.setdefault(turn.thread, []).append((turn.at, now))
+        for number in np.unique(thread).tolist():
+            mine = np.flatnonzero(thread == number)
+            if number in merged:
+                freed[mine] = intervals.time_covered_before(at[mine], *merged[number])
+            if number in given:
+                times, besides = zip(*given[number], strict=True)
+                freed[mine] += np.array((0, *besides))[np.searchsorted(times, at[mine], side="right")]
+        return freed
+
+    def left(self, gone: Ints) -> list[Wait]:
+        """Return the waits on clocks without the time that is gone (`Change.host_gone`); those in it take no time."""
+        thread = np.array([wait.thread for wait in self.waits], dtype=np.int64)
+        start, end = (
+            np.array([getattr(wait, name) for wait in self.waits], dtype=np.int64) for name in ("start", "end")
+        )
+        start, end = (at - self.freed_before(gone, thread, at) for at in (start, end))
+        return [
+            replace(wait, start=begins, end=ends)
+            for wait, begins, ends in zip(self.waits, start.tolist(), end.tolist(), strict=True)
+        ]
+
+    def _in_order(self, found: list[Wait]) -> tuple[list[Wait], dict[int, tuple[Ints, Ints]]]:
+        """Chain the waits: each starts on a clock that an earlier one may have set, of its thread or by a handover."""
+        current: dict[int, int] = {}
+        governed: dict[int, tuple[list[int], list[int]]] = {}
+        waits: list[Wait] = []
+        turns = iter([*self._handovers, None])
+        turn = next(turns)
+
+        def set_clock(thread: int, at: int, number: int) -> None:
+            current[thread] = number
+            times, numbers = governed.setdefault(thread, ([], []))
+            times.append(at)
+            numbers.append(number)
+
+        for wait in sorted(found, key=lambda wait: wait.end):
+            while turn is not None and turn.at <= wait.end:
+                set_clock(turn.thread, turn.at, current.get(turn.source, 0))
+                turn = next(turns)
+            earlier = current.get(wait.thread, 0)
+            waits.append(replace(wait, earlier=earlier))
+            set_clock(wait.thread, wait.end, len(waits))
+        while turn is not None:
+            set_clock(turn.thread, turn.at, current.get(turn.source, 0))
+            turn = next(turns)
+        return waits, {thread: (np.array(times), np.array(numbers)) for thread, (times, numbers) in governed.items()}
+
+
+def _handovers(thread: Ints, start: Ints, end: Ints) -> Iterator[_Handover]:
+    """Find where a thread goes on from another: it was silent, and another one began a call in the meantime.
+
+    Args:
+        thread: shape [calls].
+        start: shape [calls], sorted.
+        end: shape [calls].
+    """
+    threads = np.unique(thread)
+    if threads.size < 2:  # noqa: PLR2004 -- one thread has no other
+        return
+    found: list[_Handover] = []
+    for number in threads.tolist():
+        mine = np.flatnonzero(thread == number)
+        others = np.flatnonzero(thread != number)
+        silent_since = np.concatenate(([NEVER], np.maximum.accumulate(end[mine])[:-1]))
+        goes_on = mine[start[mine] - silent_since >= HANDOVER_NS]
+        silent_since = silent_since[start[mine] - silent_since >= HANDOVER_NS]
+        last = np.searchsorted(start[others], start[goes_on], side="left") - 1
+        for row, since, position in zip(goes_on.tolist(), silent_since.tolist(), last.tolist(), strict=True):
+            if position >= 0 and start[others[position]] >= since:
+                found.append(_Handover(int(start[row]), number, int(thread[others[position]])))
+    yield from sorted(found, key=lambda turn: turn.at)
+
+
+def _waits(linked: Linked, device: Device) -> list[Wait]:
     """Find the calls that waited: synchronisations that returned just after work ended, copies after their own."""
     calls = linked.trace.launches.with_row_index("row").filter(
         pl.col("name").cast(pl.String).str.contains(WAITS.pattern)
     )
-    by_end = np.argsort(end, kind="stable")
-    sorted_end = end[by_end]
+    has_launch = device.launch >= 0
+    launched = np.full(has_launch.shape, NEVER)
+    launched[has_launch] = linked.trace.launches["start_ns"].to_numpy()[device.launch[has_launch]]
+    by_end = np.argsort(device.end, kind="stable")
+    sorted_end = device.end[by_end]
     last_of_launch = np.full(linked.trace.launches.height, -1)
-    np.maximum.at(last_of_launch, launch[launch >= 0], np.flatnonzero(launch >= 0))
+    np.maximum.at(last_of_launch, device.launch[has_launch], np.flatnonzero(has_launch))
     waits = []
-    for row, call_start, duration, name in calls.select(
-        "row", "start_ns", "duration_ns", pl.col("name").cast(pl.String)
+    for row, thread, start, duration, name in calls.select(
+        "row", "thread", "start_ns", "duration_ns", pl.col("name").cast(pl.String)
     ).iter_rows():
-        call_end = call_start + duration
+        end = start + duration
         if "Memcpy" in name:
             target = int(last_of_launch[row])
         else:
-            position = int(np.searchsorted(sorted_end, call_end, side="right")) - 1
+            position = int(np.searchsorted(sorted_end, end, side="right")) - 1
+            while position >= 0 and sorted_end[position] >= end - RETURN_DELAY_NS:
+                if launched[by_end[position]] <= start:  # what came later was not waited for
+                    break
+                position -= 1
             target = int(by_end[position]) if position >= 0 else -1
-        if target >= 0 and call_start < end[target] <= call_end and call_end - end[target] <= RETURN_DELAY_NS:
-            waits.append(Wait(call_start, call_end, target, int(call_end - end[target])))
-    return sorted(waits, key=lambda wait: wait.end)
+        if target >= 0 and start < device.end[target] <= end and end - device.end[target] <= RETURN_DELAY_NS:
+            waits.append(Wait(thread, start, end, target, int(end - device.end[target]), 0))
+    return waits

@@ -1,17 +1,20 @@
 """The steps replayed with causes removed, host and device on one timeline.
 
-The device is one sequence of work in order of start, over all streams. Between two pieces of work lies a gap, and a gap
-has a reason: the host launched the next piece too late, or the device itself took the time. Work that overlaps earlier
-work lengthens the sequence only by what it runs on alone. Taking work out takes out the time that nothing else
-covered. The host's launches stay where they were, except that a call which waits for the device returns when the work
-that it waited for is done in the replay, and everything after it on the host moves with it.
+GPU work starts when the last of what it waits for is done: the work before it on its stream, work of other streams
+(`device.py` tells which), and the call that launched it. What it waited for longest in the recording is the reason for
+the time between, which stays as it was; from the rest it keeps the device's own small gap, or what the recording shows
+if that is less. The host's launches stay where they were, except that a call which waits for the device returns when
+the work that it waited for is done in the replay, and everything after it on its thread moves with it (`host.py`).
 
-With nothing taken out, the replay is the identity.
+All of this is a network of "not before", whose times are sums and maxima: with nothing taken out the replay is the
+identity, work taken out never makes anything later, and work added never earlier. Work that is removed stays in it as
+work of no time, without a launch, so that what waited for it waits for what it had waited for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +22,9 @@ import polars as pl
 
 from stepscope.pipeline.steps.spans import spans
 from stepscope.pipeline.whatif.changes import Change
-from stepscope.pipeline.whatif.host import NEVER, Wait, find_waits, issued
+from stepscope.pipeline.whatif.device import Device
+from stepscope.pipeline.whatif.host import NEVER, Host
+from stepscope.pipeline.whatif.network import Work, starts
 from stepscope.pipeline.whatif.replayed import Replayed
 from stepscope.trace import intervals
 
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Steps
+    from stepscope.pipeline.whatif.device import Edges
+    from stepscope.pipeline.whatif.host import Wait
 
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
@@ -46,43 +53,73 @@ MOST_ERROR = 0.02
 
 @dataclass(frozen=True, slots=True)
 class _Schedule:
-    """The kept work after a change, in the device's order."""
+    """The kept work after a change, in order of start."""
 
     rows: Ints
     start: Ints
     end: Ints
     has_gap: Bools
+    """Whether the device did nothing before it."""
     is_late: Bools
+    """Whether its launch is the reason."""
+
+    @classmethod
+    def of(cls, rows: Ints, start: Ints, end: Ints, held_up: Bools) -> _Schedule:
+        """Put work in order; `held_up` tells what started when its launch let it."""
+        order = np.argsort(start, kind="stable")
+        rows, start, end, held_up = rows[order], start[order], end[order], held_up[order]
+        has_gap = start > np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+        return cls(rows, start, end, has_gap, has_gap & held_up)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What work waits for on the device, and the time that it keeps from it."""
+
+    edges: Edges
+    stream_gap: Ints
+    """Shape [rows]: from the end of the work before on the stream; negative where that had not ended."""
+    edge_gap: Ints
+    """Shape [edges]: from the end of work of another stream."""
 
 
 class Timeline:
     """Host and device of one trace, ready to be replayed with changes."""
 
     def __init__(self, linked: Linked, steps: Steps) -> None:
-        kernels = linked.kernels
         self._steps = steps
-        self._start = kernels["start_ns"].to_numpy()
-        self._end = self._start + kernels["duration_ns"].to_numpy()
-        self._gap = self._start - _frontier_before(self._end, self._start)
-        self._beside = (self._gap < 0) & _other_stream(self._end, *_queues(kernels))
-        self._launch = kernels["launch"].cast(pl.Int64).fill_null(-1).to_numpy()
-        self._issued = issued(linked, self._launch, self._end)
-        all_rows = np.arange(self._start.size)
-        self._late = (self._gap > 0) & (self._start - self._issued < QUEUE_DELAY_NS) & self._leads(all_rows)
-        own = self._gap[(self._gap > 0) & ~self._late]
+        launch = linked.kernels["launch"].cast(pl.Int64).fill_null(-1).to_numpy()
+        self._device = device = Device(linked, launch)
+        self._host = Host(linked, device)
+        self._first = _first_of_launch(launch)
+        self._follows = self._host.wait_before(self._host.issuer, self._host.issued)
+        edges = device.edges()
+        done, delay = self._done_before(edges), device.start - self._host.issued
+        self._late = self._first & (device.start > done)
+        self._late &= (delay < QUEUE_DELAY_NS) | (self._host.issued >= done)
+        own = (device.start - done)[~self._late & (device.start > done) & (done != NEVER)]
         self._own_gap = int(np.median(own)) if own.size else OWN_GAP_NS
-        reaction = self._start[self._late] - self._issued[self._late]
-        self._reaction = int(np.median(reaction)) if reaction.size else 0
-        self._waits = find_waits(linked, self._end, self._launch)
+        quick = delay[self._late & (delay < QUEUE_DELAY_NS)]
+        self._reaction = int(np.median(quick)) if quick.size else 0
+        self._pinned = (done == NEVER) & ~self._first
+        self._order = self._order_of(edges, self._late, self._own_gap)
+
+    @cached_property
+    def _order_of_graph(self) -> _Order:
+        """What waits for what if the host launches all ahead: the recorded order is kept, and nothing is late."""
+        everything = np.ones(self._late.shape, dtype=np.bool_)
+        return self._order_of(self._device.as_recorded(), everything, min(self._own_gap, GRAPH_GAP_NS))
 
     def measured(self, indices: Sequence[int]) -> Replayed:
         """Return the given steps as they were recorded."""
-        rows = np.arange(self._start.size)
-        return self._replayed(_Schedule(rows, self._start, self._end, self._gap > 0, self._late), indices)
+        device = self._device
+        return self._replayed(
+            _Schedule.of(np.arange(device.start.size), device.start, device.end, self._late), indices
+        )
 
     def replay(self, indices: Sequence[int], change: Change | None = None) -> Replayed:
         """Return the given steps as they would run after a change; without one, as the model says that they ran."""
-        return self._replayed(self._run(change or Change(np.zeros(self._start.shape, dtype=np.bool_))), indices)
+        return self._replayed(self._run(change or Change(np.zeros(self._late.shape, dtype=np.bool_))), indices)
 
     def error(self, indices: Sequence[int]) -> float:
         """Return by how much the replay without a change misses the median step or GPU span, as a fraction of it."""
@@ -114,122 +151,75 @@ class Timeline:
             late_gaps=int(run.is_late[in_step][inside].sum()),
         )
 
-    def _leads(self, rows: Ints) -> Bools:
-        """Tell which rows the host can hold up: the first of each launch, unless it runs beside another stream's work.
+    def _done_before(self, edges: Edges) -> Ints:
+        """Return when all that each row waits for on the device had ended in the recording; `NEVER`: it waits for none.
 
-        A graph's other kernels follow its first. Work beside other work may come when it likes: holding the sequence up
-        for it would let a small copy on a side stream delay a whole step.
+        A row that began before the one before it on its stream had ended waited for none of it to end.
         """
-        return self._first_of_launch(rows) & ~self._beside[rows]
+        device = self._device
+        done = np.where(device.previous >= 0, device.end[device.previous], NEVER)
+        np.maximum.at(done, edges.after, device.end[edges.before])
+        return done
 
-    def _first_of_launch(self, rows: Ints) -> Bools:
-        launch = self._launch[rows]
-        first = np.zeros(rows.shape, dtype=np.bool_)
-        first[np.unique(launch, return_index=True)[1]] = True
-        return first & (launch >= 0)
+    def _order_of(self, edges: Edges, late: Bools, own_gap: int) -> _Order:
+        device, done = self._device, self._done_before(edges)
+        on_stream = device.start - device.end[device.previous]
+        on_edge = device.start[edges.after] - device.end[edges.before]
+        reason = ~late & (device.end[device.previous] == done)
+        reason_of_edge = ~late[edges.after] & (device.end[edges.before] == done[edges.after])
+        return _Order(
+            edges,
+            np.where(device.previous < 0, 0, np.where(reason, on_stream, np.minimum(on_stream, own_gap))),
+            np.where(reason_of_edge, on_edge, np.minimum(on_edge, own_gap)),
+        )
 
     def _run(self, change: Change) -> _Schedule:
-        rows = np.flatnonzero(~change.removed)
-        duration = change.durations(self._end - self._start)
-        gap = self._own_gaps(change, rows, duration)
-        ready = np.full(rows.shape, NEVER)
-        if not change.launches_free:
-            first = self._first_of_launch(rows)
-            late = self._late[rows]
-            on_time = np.minimum(self._issued[rows] + self._reaction, self._start[rows])
-            handed_over = np.where(late, self._start[rows], on_time) - change.host_freed_before(self._issued[rows])
-            ready[first] = handed_over[first]
-        return self._schedule(rows, gap, duration[rows], ready, self._waits_after(change))
-
-    def _waits_after(self, change: Change) -> list[Wait]:
-        """Return the waits that are left, on the host's clock without the time that is gone."""
-        at = np.array([(wait.start, wait.end) for wait in self._waits], dtype=np.int64).reshape(-1, 2)
-        left = at - change.host_freed_before(at)
-        return [
-            replace(wait, start=start, end=end) for wait, (start, end) in zip(self._waits, left.tolist(), strict=True)
-        ]
-
-    def _own_gaps(self, change: Change, rows: Ints, duration: Ints) -> Ints:
-        """Return the gap before each kept row that the device itself needs; negative where it overlaps earlier work."""
-        kept = ~change.removed
-        only_removed = intervals.difference(
-            self._start[change.removed], self._end[change.removed], self._start[kept], self._end[kept]
+        device, kept = self._device, ~change.removed
+        order = self._order_of_graph if change.launches_free else self._order
+        duration = change.durations(device.end - device.start)
+        ready, waits = self._launched(change)
+        work = Work(
+            duration=duration,
+            advance=self._advance(order.stream_gap, duration, kept),
+            ready=ready,
+            follows=self._follows,
+            edges=order.edges,
+            edge_gap=np.where(kept[order.edges.after], order.edge_gap, 0),
+            waits=waits,
         )
-        start = self._start[rows] - intervals.time_covered_before(self._start[rows], *only_removed)
-        end = self._end[rows] - intervals.time_covered_before(self._end[rows], *only_removed)
-        overlap = np.minimum(start - _frontier_before(end, start), self._own_gap)
-        if change.factor is not None:  # what runs beside other work begins as long after that began as it did
-            beside = np.minimum(start - _frontier_before(start + duration[rows], start), self._own_gap)
-            overlap = np.where(self._beside[rows], beside, overlap)
-        measured = self._gap[rows]
+        start, let = starts(device, work)
+        return _Schedule.of(
+            np.flatnonzero(kept), start[kept], (start + duration)[kept], ((start == let) & self._first)[kept]
+        )
+
+    def _launched(self, change: Change) -> tuple[Ints, Sequence[Wait]]:
+        """Return when the launches let work start, and the waits that are left, without the time that is gone."""
+        device, host = self._device, self._host
+        ready = np.where(self._pinned, device.start, NEVER)
         if change.launches_free:
-            own = np.minimum(measured, min(self._own_gap, GRAPH_GAP_NS))
-        else:
-            own = np.where(self._late[rows], np.minimum(measured, self._own_gap), measured)
-        return np.where(measured > 0, own, overlap)
+            done = self._done_before(self._order_of_graph.edges)
+            return np.where(done == NEVER, device.start, NEVER), ()
+        needed = np.zeros(self._late.shape, dtype=np.bool_)
+        needed[np.isin(device.launch, device.launch[~change.removed & (device.launch >= 0)])] = True
+        on_time = np.where(self._late, device.start, np.minimum(host.issued + self._reaction, device.start))
+        on_time = on_time - host.freed_before(change.host_gone, host.issuer, host.issued)
+        return np.where(self._first & needed, on_time, ready), host.left(change.host_gone)
 
-    def _schedule(self, rows: Ints, gap: Ints, duration: Ints, ready: Ints, waits: Sequence[Wait]) -> _Schedule:
-        """Place the rows one after another, from one waiting host call to the next.
+    def _advance(self, gap: Ints, duration: Ints, kept: Bools) -> Ints:
+        """Return from the start of the work before on the stream to a row's earliest start.
 
-        With F the end of all work so far, a row starts at max(F + gap, ready), so F grows by a step of the
-        (max, +) algebra, which a cumulative maximum computes for many rows at once. A row beside other work starts
-        no earlier than its launch either, but F does not wait for that.
+        Where work began before the one before it had ended, it begins at the same share of that.
         """
-        start, can_start = np.empty_like(duration), np.empty_like(duration)
-        frontier_before = np.empty_like(duration)
-        growth = np.maximum(gap + duration, 0)
-        frontier = int(self._start[0]) if rows.size else 0
-        beside = self._beside[rows]
-        waits_before = np.searchsorted([wait.end for wait in self._waits], self._issued[rows], side="right")
-        earlier = np.zeros(len(waits) + 1, dtype=np.int64)  # by how much the host is ahead after so many waits
-        done = 0
-        for number, wait in enumerate([*waits, None]):
-            stop = rows.size if wait is None else int(np.searchsorted(rows, wait.target, side="right"))
-            if stop > done:
-                part = slice(done, stop)
-                ahead = earlier[np.minimum(waits_before[part], number)]
-                can_start[part] = np.where(ready[part] == NEVER, NEVER, ready[part] - ahead)
-                total = np.cumsum(growth[part])
-                holds_up = np.where(beside[part], NEVER, can_start[part])
-                reach = np.maximum.accumulate(np.maximum(holds_up + duration[part] - total, frontier))
-                frontier_before[part] = np.concatenate(([frontier], (reach + total)[:-1]))
-                start[part] = np.maximum(frontier_before[part] + gap[part], can_start[part])
-                frontier = int(reach[-1] + total[-1])
-                done = stop
-            if wait is not None:
-                earlier[number + 1] = earlier[number]
-                target = self._kept_target(rows, done - 1, wait.target)
-                if target >= 0 and wait.end > wait.start:  # a wait that is gone returns at once
-                    target_end = int(start[target] + duration[target])
-                    returned = max(wait.start - int(earlier[number]), target_end + wait.delay)
-                    earlier[number + 1] = wait.end - returned
-        has_gap = start > frontier_before
-        return _Schedule(rows, start, start + duration, has_gap, has_gap & (start == can_start))
-
-    def _kept_target(self, rows: Ints, position: int, target: int) -> int:
-        """Return the position of the work that a wait is for: where that is gone, of the last that was done by then.
-
-        What began before the target and ended after it is on another stream, and was not waited for.
-        """
-        while position >= 0 and self._end[rows[position]] > self._end[target]:
-            position -= 1
-        return position
+        device = self._device
+        before = device.previous
+        recorded = device.end - device.start
+        shortened = (device.start - device.start[before]) * duration[before] / np.maximum(recorded[before], 1)
+        apart = duration[before] + np.where(kept, gap, 0)
+        return np.where(before < 0, 0, np.where(gap < 0, np.rint(shortened).astype(np.int64), apart))
 
 
-def _frontier_before(end: Ints, start: Ints) -> Ints:
-    """Return, for work in order of start, when all work before it is done; for the first, its own start."""
-    return np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
-
-
-def _queues(kernels: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Return device and stream of each row: a stream's number says nothing without its device."""
-    return kernels["device"].fill_null(0).to_numpy(), kernels["stream"].fill_null(0).to_numpy()
-
-
-def _other_stream(end: Ints, device: Ints, stream: Ints) -> Bools:
-    """Tell which rows are on another stream than the work before them that ends last."""
-    latest = np.maximum.accumulate(end)
-    is_latest = np.concatenate(([True], end[1:] > latest[:-1]))
-    holder = np.maximum.accumulate(np.where(is_latest, np.arange(end.size), 0))
-    before = holder[:-1]
-    return np.concatenate(([False], (stream[1:] != stream[before]) | (device[1:] != device[before])))
+def _first_of_launch(launch: Ints) -> Bools:
+    """Tell which rows the host hands over: the first of each launch. A graph's other kernels follow its first."""
+    first = np.zeros(launch.shape, dtype=np.bool_)
+    first[np.unique(launch, return_index=True)[1]] = True
+    return first & (launch >= 0)
