@@ -21,7 +21,7 @@ def _no_time() -> Ints:
 
 
 def time_of(calls: pl.DataFrame) -> Ints:
-    """Return the thread of each of the host's calls, ops or frames, when it began and when it ended, shape [calls, 3]."""
+    """Return thread, start and end of each of the host's calls, ops or frames, in ns; shape [calls, 3]."""
     start = calls["start_ns"].to_numpy()
     return np.stack((calls["thread"].to_numpy(), start, start + calls["duration_ns"].to_numpy()), axis=1)
 

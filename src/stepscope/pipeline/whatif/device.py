@@ -63,7 +63,7 @@ class Device:
 
     def edges(self) -> Edges:
         """Return what waits for what across streams."""
-        if self._streams() < 2:  # noqa: PLR2004 -- one stream has no other
+        if self._streams() < 2:
             return _NO_EDGES
         calls = self._linked.trace.launches["name"].cast(pl.String)
         if not calls.str.contains(_EVENT).any():
@@ -129,13 +129,15 @@ def _streams(kernels: pl.DataFrame) -> Ints:
     ranked = queues.group_by("device", "stream").len().sort("len", "device", "stream", descending=[True, False, False])
     ranked = ranked.with_row_index("number")
     numbered = queues.join(ranked, on=["device", "stream"], how="left", maintain_order="left")
-    return np.minimum(numbered["number"].cast(pl.Int64).to_numpy(), MOST_STREAMS - 1)
+    number: Ints = np.minimum(numbered["number"].cast(pl.Int64).to_numpy(), MOST_STREAMS - 1)
+    return number
 
 
 def _is_graph(launch: Ints) -> Bools:
     """Tell which rows share their launch with others."""
     counts = np.bincount(np.maximum(launch, 0), weights=launch >= 0)
-    return (launch >= 0) & (counts[np.maximum(launch, 0)] > 1)
+    shared: Bools = (launch >= 0) & (counts[np.maximum(launch, 0)] > 1)
+    return shared
 
 
 def _edges(before: Ints, after: Ints) -> Edges:

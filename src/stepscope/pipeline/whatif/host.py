@@ -44,7 +44,7 @@ class Wait:
     target: int
     """Row of the work."""
     delay: int
-    """From the end of the work to the return."""
+    """From the end of the work to the return; the call takes as long if the work is done before."""
     earlier: int
     """Number of the wait whose return its start follows, as `Host.wait_before` counts; 0: none."""
 
@@ -67,16 +67,16 @@ class Host:
         self._start = calls["start_ns"].to_numpy()
         self._end = self._start + calls["duration_ns"].to_numpy()
         self._handovers = list(_handovers(self._thread, self._start, self._end))
+        known = np.flatnonzero(device.launch >= 0)
+        launch = device.launch[known]
         is_copy = calls["name"].cast(pl.String).str.contains("Memcpy").to_numpy()
-        launch = device.launch
-        blocks = is_copy[launch] & (self._end[launch] >= device.end) if is_copy.size else launch >= 0
-        has_launch = launch >= 0
-        self.issued = np.full(launch.shape, NEVER)
+        blocks = is_copy[launch] & (self._end[launch] >= device.end[known])
+        self.issued = np.full(device.launch.shape, NEVER)
         """Shape [rows]: when the work was handed over: its call's end, or the start of a copy that blocks."""
-        self.issued[has_launch] = np.where(blocks, self._start[launch], self._end[launch])[has_launch]
-        self.issuer = np.full(launch.shape, -1)
+        self.issued[known] = np.where(blocks, self._start[launch], self._end[launch])
+        self.issuer = np.full(device.launch.shape, -1)
         """Shape [rows]: the thread that launched the work; -1: not known."""
-        self.issuer[has_launch] = self._thread[launch[has_launch]]
+        self.issuer[known] = self._thread[launch]
         self.waits, self._governed = self._in_order(_waits(linked, device))
 
     def wait_before(self, thread: Ints, at: Ints) -> Ints:
@@ -169,7 +169,7 @@ def _handovers(thread: Ints, start: Ints, end: Ints) -> Iterator[_Handover]:
         end: shape [calls].
     """
     threads = np.unique(thread)
-    if threads.size < 2:  # noqa: PLR2004 -- one thread has no other
+    if threads.size < 2:
         return
     found: list[_Handover] = []
     for number in threads.tolist():

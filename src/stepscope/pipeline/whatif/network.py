@@ -114,8 +114,7 @@ def _walk(work: Work, runs: _Runs, triggers: Ints) -> tuple[Ints, Ints]:
     pairs = zip(work.edges.after.tolist(), work.edges.before.tolist(), work.edge_gap.tolist(), strict=True)
     edges_of = {after: [edge[1:] for edge in edges] for after, edges in groupby(pairs, key=lambda pair: pair[0])}
     waits_of = {
-        trigger: list(waits)
-        for trigger, waits in groupby(range(len(work.waits)), key=triggers.tolist().__getitem__)
+        trigger: list(waits) for trigger, waits in groupby(range(len(work.waits)), key=triggers.tolist().__getitem__)
     }
     reached: dict[int, int] = {}
     duration = work.duration
@@ -130,9 +129,9 @@ def _walk(work: Work, runs: _Runs, triggers: Ints) -> tuple[Ints, Ints]:
         for number in waits_of.get(row, ()):
             wait = work.waits[number]
             came_earlier = earlier[wait.earlier]
-            returned = max(wait.start - came_earlier, ended[wait.target] + wait.delay)
-            if wait.end <= wait.start:  # a wait that is gone returns at once
-                returned = wait.start - came_earlier
+            returned = wait.start - came_earlier
+            if wait.end > wait.start:  # one that is gone returns at once
+                returned = max(returned, ended[wait.target]) + wait.delay
             earlier[number + 1] = wait.end - returned
     rows = np.zeros(duration.shape, dtype=np.int64)
     rows[list(ended)] = list(ended.values())

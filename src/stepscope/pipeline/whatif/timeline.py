@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 QUEUE_DELAY_NS = 10_000
-"""Work that follows a gap and starts within this time of its launch call's end was held up by the host."""
+"""Work that follows a longer gap than the device's own, within this time of its launch call's end, waited for that."""
 OWN_GAP_NS = 1_000
 """The device's own gap between two kernels where the trace shows none to learn it from."""
 GRAPH_GAP_NS = 500
@@ -95,10 +95,11 @@ class Timeline:
         self._follows = self._host.wait_before(self._host.issuer, self._host.issued)
         edges = device.edges()
         done, delay = self._done_before(edges), device.start - self._host.issued
-        self._late = self._first & (device.start > done)
-        self._late &= (delay < QUEUE_DELAY_NS) | (self._host.issued >= done)
-        own = (device.start - done)[~self._late & (device.start > done) & (done != NEVER)]
-        self._own_gap = int(np.median(own)) if own.size else OWN_GAP_NS
+        gap = device.start - done
+        free = done <= self._host.issued  # before its launch had ended: that is why it did not start earlier
+        queued = (gap > 0) & (done != NEVER) & ~(self._first & (free | (delay < QUEUE_DELAY_NS)))
+        self._own_gap = int(np.median(gap[queued])) if queued.any() else OWN_GAP_NS
+        self._late = self._first & (gap > 0) & (free | ((delay < QUEUE_DELAY_NS) & (gap > self._own_gap)))
         quick = delay[self._late & (delay < QUEUE_DELAY_NS)]
         self._reaction = int(np.median(quick)) if quick.size else 0
         self._pinned = (done == NEVER) & ~self._first
@@ -113,9 +114,7 @@ class Timeline:
     def measured(self, indices: Sequence[int]) -> Replayed:
         """Return the given steps as they were recorded."""
         device = self._device
-        return self._replayed(
-            _Schedule.of(np.arange(device.start.size), device.start, device.end, self._late), indices
-        )
+        return self._replayed(_Schedule.of(np.arange(device.start.size), device.start, device.end, self._late), indices)
 
     def replay(self, indices: Sequence[int], change: Change | None = None) -> Replayed:
         """Return the given steps as they would run after a change; without one, as the model says that they ran."""

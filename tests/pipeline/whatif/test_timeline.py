@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from tests.kineto import LATENCY_US, Kineto
+from tests.kineto import Kineto
 from tests.published_cases import waits_over_a_busy_queue
+from tests.replays import host_without, replayed, scaled
 from tests.stages import stepped
 
-from stepscope.pipeline.whatif import Change, Timeline, time_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from numpy.typing import NDArray
-
-    from stepscope.pipeline.link import Linked
-    from stepscope.pipeline.whatif import Replayed
+from stepscope.pipeline.whatif import Change, Timeline
 
 STEP = "step[DECODE bs=1]"
-
-
-def named(linked: Linked, names: Collection[str]) -> NDArray[np.bool_]:
-    return linked.kernels["name"].cast(str).is_in(list(names)).to_numpy().copy()
-
-
-def replayed(trace: Kineto, without: Collection[str] = (), *, launches_free: bool = False) -> Replayed:
-    linked, steps = stepped(trace)
-    indices = range(len(steps.steps))
-    if not without and not launches_free:
-        return Timeline(linked, steps).replay(indices)
-    return Timeline(linked, steps).replay(indices, Change(named(linked, without), launches_free=launches_free))
 
 
 def gpu_bound() -> Kineto:
@@ -133,9 +109,9 @@ def test_gaps_after_a_launch_are_late_and_gaps_within_a_graph_are_not() -> None:
 def test_a_host_that_waited_for_the_removed_work_goes_on_earlier() -> None:
     assert replayed(with_sync()).step_us == 150.0
     without = replayed(with_sync(), ["cast"])
-    # a ends at 16, so the wait that began at 20 returns at once: everything after it moves up by 100
-    assert without.step_us == 50.0
-    assert without.gpu_span_us.tolist() == [40.0, 40.0]  # a at 6, b from 36 to 46
+    # a ends at 16, so the wait that began at 20 takes its own 4: everything after it moves up by 96
+    assert without.step_us == 54.0
+    assert without.gpu_span_us.tolist() == [44.0, 44.0]  # a at 6, b from 40 to 50
 
 
 def test_a_wait_for_other_work_keeps_its_delay() -> None:
@@ -197,13 +173,6 @@ def test_two_changes_together_remove_what_either_removes() -> None:
     assert not (first | first).launches_free
 
 
-def scaled(trace: Kineto, factors: Mapping[str, float]) -> Replayed:
-    linked, steps = stepped(trace)
-    names = linked.kernels["name"].cast(str).to_list()
-    change = Change(np.zeros(len(names), dtype=np.bool_), factor=np.array([factors.get(name, 1.0) for name in names]))
-    return Timeline(linked, steps).replay(range(len(steps.steps)), change)
-
-
 def test_a_kernel_of_half_the_time_shortens_a_gpu_bound_step_by_the_other_half() -> None:
     assert scaled(gpu_bound(), {"cast": 0.5}).step_us == 250.0
     assert scaled(gpu_bound(), {"cast": 2.0}).step_us == 400.0
@@ -230,13 +199,6 @@ def test_a_kernel_beside_a_shorter_one_begins_as_long_after_it_and_ends_alone() 
         trace.call("side", at=begin + 10, duration=200, stream=8)
     # side runs from 10 to 210 after long's begin, long itself to 100 now
     assert scaled(trace, {"long": 0.25}).gpu_span_us.tolist() == [210.0, 210.0]
-
-
-def host_without(trace: Kineto, name: str) -> Replayed:
-    linked, steps = stepped(trace)
-    calls = linked.trace.launches.filter(linked.trace.launches["name"].cast(str) == name)
-    change = Change(np.zeros(linked.kernels.height, dtype=np.bool_), host_gone=time_of(calls))
-    return Timeline(linked, steps).replay(range(len(steps.steps)), change)
 
 
 def test_a_wait_that_is_gone_lets_the_host_run_ahead() -> None:
@@ -278,13 +240,13 @@ def test_a_wait_for_removed_work_is_not_for_what_another_stream_still_does() -> 
         done = trace.call("gone", at=begin + 20, duration=100)
         trace.launch(begin + 30, done + 4 - (begin + 30), name="cudaStreamSynchronize")
         trace.call("b", at=done + 5, duration=10)
-    # a ends at 26, so that the wait, begun at 30, returns at once: the host is 100 ahead, long goes on beside. No call
-    # tells what waits for what, so the next a, ready at 206, keeps behind long, from 16 to 216, and a gap of 1. The next
-    # long runs from 217 to 417, the wait returns at 241, the third a is ready at 417 and starts at 418. Now its launch
-    # holds long: from 427 to 627.
+    # a ends at 26, so that the wait, begun at 30, takes its own 4: the host is 96 ahead, long goes on beside. No call
+    # tells what waits for what, so the next a, ready at 210, keeps behind long, from 16 to 216, and a gap of 1. The
+    # next long is launched for 220 and ends at 420, the wait returns at 241, 189 ahead; the third a keeps behind long,
+    # from 421. The third long is launched for 427, the wait returns at 445, and the last a keeps behind its end at 627.
     measured, without = replayed(trace), replayed(trace, ["gone"])
     assert measured.step_us == 300.0
-    assert without.duration_us.tolist() == [217 - 6, 418 - 217, 628 - 418]
+    assert without.duration_us.tolist() == [217 - 6, 421 - 217, 628 - 421]
 
 
 def test_what_overlaps_on_the_host_is_gone_once() -> None:
@@ -304,156 +266,3 @@ def test_factors_multiply() -> None:
     half = Change(np.zeros(2, dtype=np.bool_), factor=np.array([0.5, 1.0]))
     assert (half | half).durations(np.array([100, 100])).tolist() == [25, 100]
     assert (half | Change(np.zeros(2, dtype=np.bool_))).durations(np.array([100, 100])).tolist() == [50, 100]
-
-
-@st.composite
-def timelines(draw: st.DrawFn) -> tuple[Kineto, list[list[tuple[float, float]]]]:
-    """Draw a trace with streams, graphs and waits, and the (start, end) of the work of each of its steps."""
-    trace = Kineto()
-    small = st.integers(0, 60)
-    at = 0.0
-    steps = []
-    done = 0.0
-    for _ in range(draw(st.integers(1, 4))):
-        begin = at
-        work: list[tuple[float, float]] = []
-        for _ in range(draw(st.integers(1, 6))):
-            kind = draw(st.sampled_from(["kernel", "side", "graph", "sync"]))
-            if kind == "sync" and work:
-                trace.launch(at, max(done - at, 0) + draw(st.integers(1, 9)), name="cudaStreamSynchronize")
-                at = max(at, done) + 10
-            elif kind == "graph":
-                correlation = trace.launch(at, 8, name="cudaGraphLaunch")
-                start = max(at + 10, done)
-                for gap in draw(st.lists(small, min_size=1, max_size=4)):
-                    duration = draw(small) + 1
-                    trace.kernel("graphed", start + gap, duration, correlation=correlation)
-                    work.append((start + gap, start + gap + duration))
-                    start += gap + duration
-                done = max(done, start)
-            else:
-                duration = draw(small) + 1
-                end = trace.call("k", at=at, duration=duration, stream=20 if kind == "side" else 7)
-                work.append((end - duration, end))
-                done = max(done, end)
-            at += 5 + draw(small)
-        if not work:
-            end = trace.call("k", at=at, duration=5)
-            work.append((end - 5, end))
-            done = max(done, end)
-            at += 5
-        trace.annotation(STEP, begin, at - begin)
-        steps.append(work)
-        at += draw(small) + 1
-    return trace, steps
-
-
-@settings(max_examples=60, deadline=None)
-@given(timelines())
-def test_nothing_taken_out_changes_nothing(drawn: tuple[Kineto, list[list[tuple[float, float]]]]) -> None:
-    trace, steps = drawn
-    firsts = [min(start for start, _ in work) for work in steps]
-    assume(firsts == sorted(firsts))  # a side stream may run ahead of the step before
-    spans = [max(end for _, end in work) - first for work, first in zip(steps, firsts, strict=True)]
-    same = replayed(trace)
-    assert same.gpu_span_us.tolist() == pytest.approx(spans)
-    assert same.duration_us.tolist() == pytest.approx(np.diff(firsts).tolist() if len(firsts) > 1 else spans)
-    again = replayed(trace, ["no kernel has this name"])
-    assert again.gpu_span_us.tolist() == same.gpu_span_us.tolist()
-    assert again.duration_us.tolist() == same.duration_us.tolist()
-    assert (again.gaps, again.late_gaps) == (same.gaps, same.late_gaps)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(
-        st.lists(st.tuples(st.integers(1, 80), st.integers(5, 80), st.booleans()), min_size=1, max_size=6),
-        min_size=2,
-        max_size=4,
-    )
-)
-def test_taking_work_out_never_lengthens_the_steps(steps: Sequence[Sequence[tuple[int, int, bool]]]) -> None:
-    trace = Kineto()
-    at = 0.0
-    for work in steps:
-        begin = at
-        trace.call("kept", at=at, duration=10)
-        at += 10
-        for duration, pause, removed in work:
-            trace.call("removed" if removed else "kept", at=at, duration=duration)
-            at += pause
-        trace.annotation(STEP, begin, at - begin)
-    before, after = replayed(trace), replayed(trace, ["removed"])
-    assert after.duration_us.sum() <= before.duration_us.sum() + 1e-6
-    assert after.busy_us.sum() <= before.busy_us.sum() + 1e-6
-    assert after.gpu_span_us[0] <= before.gpu_span_us[0] + 1e-6
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(20, 90), st.booleans()), min_size=1, max_size=12))
-def test_a_deep_queue_gets_shorter_by_exactly_what_is_taken_out(work: Sequence[tuple[int, bool]]) -> None:
-    trace = Kineto()
-    trace.annotation(STEP, 0, 1000)
-    at = 0.0
-    for duration, removed in [(100, False), *work]:
-        trace.call("removed" if removed else "kept", at=at, duration=duration)
-        at += 5  # every launch is far ahead of its kernel
-    kept = 100 + sum(duration for duration, removed in work if not removed)
-    assert replayed(trace, ["removed"]).gpu_span_us.tolist() == pytest.approx([kept])
-    assert LATENCY_US < 100
-
-
-Timed = Sequence[Sequence[tuple[int, int, int, int]]]
-TIMED: st.SearchStrategy[Timed] = st.lists(
-    st.lists(
-        st.tuples(st.integers(1, 80), st.integers(5, 80), st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=6
-    ),
-    min_size=2,
-    max_size=4,
-)
-"""Steps of work: duration, the host's pause after the launch, kind, and whether the host waits for it (0)."""
-
-
-def timed(steps: Timed) -> Kineto:
-    """Return steps on one stream, with waits; the kernels are named by their kind."""
-    trace = Kineto()
-    at = 0.0
-    for work in steps:
-        begin = at
-        trace.call("first", at=at, duration=10)
-        at += 10
-        for duration, pause, kind, wait in work:
-            done = trace.call(f"kind{kind}", at=at, duration=duration)
-            at += 5
-            if not wait and done > at:
-                trace.launch(at, done + 3 - at, name="cudaStreamSynchronize")
-                at = done + 4
-            at += pause
-        trace.annotation(STEP, begin, at - begin)
-    return trace
-
-
-@settings(max_examples=80, deadline=None)
-@given(TIMED, st.floats(0, 1), st.floats(1, 4))
-def test_less_work_never_lengthens_the_steps_and_more_never_shortens_them(
-    steps: Timed, less: float, more: float
-) -> None:
-    trace = timed(steps)
-    measured = replayed(trace).duration_us.sum()
-    removed = replayed(trace, ["kind0"]).duration_us.sum()
-    shorter, longer = (scaled(trace, {"kind0": factor}).duration_us.sum() for factor in (less, more))
-    slack = 0.001 * trace.document()["traceEvents"].__len__()  # durations are whole ns
-    assert removed <= measured + slack
-    assert shorter <= measured + slack
-    assert longer >= measured - slack
-    assert host_without(trace, "cudaStreamSynchronize").duration_us.sum() <= measured + slack
-
-
-@settings(max_examples=40, deadline=None)
-@given(TIMED)
-def test_a_factor_of_one_and_no_time_gone_change_nothing(steps: Timed) -> None:
-    trace = timed(steps)
-    same = scaled(trace, {"kind0": 1.0})
-    assert same.duration_us.tolist() == replayed(trace).duration_us.tolist()
-    assert same.gpu_span_us.tolist() == replayed(trace).gpu_span_us.tolist()
-    assert host_without(trace, "no such call").duration_us.tolist() == same.duration_us.tolist()
