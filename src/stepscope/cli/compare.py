@@ -24,14 +24,7 @@ def compare(  # noqa: PLR0913 -- the options of the command
     after: Annotated[str, Parameter(help="The trace after the change; of folders, each rank is compared with itself.")],
     /,
     *,
-    model: options.Model = None,
-    server_info: options.ServerInfo = None,
-    tp: options.Tp = None,
-    ep: options.Ep = None,
-    dp: options.Dp = None,
-    gpu: options.GpuName = None,
-    context: options.Context = None,
-    source: options.Sources = None,
+    facts: options.Facts = None,
     fail_if_slower: Annotated[
         str | None,
         Parameter(
@@ -54,14 +47,7 @@ def compare(  # noqa: PLR0913 -- the options of the command
         found = comparison.compare(
             before,
             after,
-            model=model,
-            server_info=server_info,
-            tp=tp,
-            ep=ep,
-            dp=dp,
-            gpu=gpu,
-            context=context,
-            sources=source or (),
+            **(facts or {}),
             **how,
         )
     if limit is not None:

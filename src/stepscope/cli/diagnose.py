@@ -38,14 +38,7 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
     ],
     /,
     *,
-    model: options.Model = None,
-    server_info: options.ServerInfo = None,
-    tp: options.Tp = None,
-    ep: options.Ep = None,
-    dp: options.Dp = None,
-    gpu: options.GpuName = None,
-    context: options.Context = None,
-    source: options.Sources = None,
+    facts: options.Facts = None,
     capture_trace: options.CaptureTrace = None,
     fail_on: options.FailOn = None,
     report_format: options.ReportFormat = Format.TERMINAL,
@@ -60,15 +53,8 @@ def diagnose(  # noqa: PLR0913 -- the options of the command
     with reading(no_cache=no_cache) as how:
         diagnosis = pipeline.diagnose(
             paths,
-            model=model,
-            server_info=server_info,
-            tp=tp,
-            ep=ep,
-            dp=dp,
-            gpu=gpu,
-            context=context,
-            sources=source or (),
             capture_trace=capture_trace,
+            **(facts or {}),
             **how,
         )
     with result_stream(output) as stream:

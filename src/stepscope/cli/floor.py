@@ -19,12 +19,8 @@ _US = {"us": 1.0, "\u00b5s": 1.0, "\u03bcs": 1.0, "ms": 1e3, "s": 1e6}
 
 def floor(  # noqa: PLR0913 -- the options of the command
     *,
-    model: options.Model = None,
     gpu: Annotated[str, Parameter("--gpu", help="GPU that the model runs on.")],
-    server_info: options.ServerInfo = None,
-    tp: options.Tp = None,
-    ep: options.Ep = None,
-    dp: options.Dp = None,
+    served: options.Served = None,
     weights: Annotated[
         str | None,
         Parameter(
@@ -68,18 +64,14 @@ def floor(  # noqa: PLR0913 -- the options of the command
     measured_us = None if measured is None else _microseconds(measured)
     with reading(no_cache=no_cache) as how:
         found = pipeline.floor(
-            model=model,
             gpu=gpu,
-            server_info=server_info,
-            tp=tp,
-            ep=ep,
-            dp=dp,
             weights=weights,
             kv_dtype=kv_dtype,
             batch=batch,
             context=context,
             measured_us=measured_us,
             traces=trace or (),
+            **(served or {}),
             **how,
         )
     with result_stream(output) as stream:

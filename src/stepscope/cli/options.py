@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from cyclopts import Parameter, Token
 
@@ -30,37 +30,53 @@ TracePath = Annotated[
     str, Parameter(help="A trace file (JSON, plain, gzip or zstd), a folder that holds one, a URL, or - for stdin.")
 ]
 Output = Annotated[Path | None, Parameter("--output", help="Write the result to this file instead of stdout.")]
-Model = Annotated[
-    str | None,
-    Parameter(
-        "--model", help="Model preset, or a Hugging Face config.json or its folder: tells which tensor a shape is."
-    ),
-]
-ServerInfo = Annotated[
-    str | None,
-    Parameter(
-        "--server-info",
-        help="What the server tells of itself (SGLang: /get_server_info, vLLM: /server_info or its log line), for what"
-        " the options do not tell.",
-    ),
-]
-Tp = Annotated[int | None, Parameter("--tp", converter=count, help="Ranks of the tensor-parallel group.")]
-Ep = Annotated[
-    int | None,
-    Parameter("--ep", converter=count, help="Ranks, of those, that the experts are shared out over."),
-]
-Dp = Annotated[
-    int | None,
-    Parameter("--dp", converter=count, help="Groups of those ranks that attend to requests of their own."),
-]
-GpuName = Annotated[str | None, Parameter("--gpu", help="GPU; by default the one that the trace recorded.")]
-Context = Annotated[int | None, Parameter("--context", converter=count, help="Live tokens of a request.")]
-Sources = Annotated[
-    list[Path] | None,
-    Parameter(
-        "--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."
-    ),
-]
+
+
+class _Served(TypedDict, total=False):
+    """`stepscope.model.Served`, as options."""
+
+    model: Annotated[
+        str | None,
+        Parameter(
+            "--model", help="Model preset, or a Hugging Face config.json or its folder: tells which tensor a shape is."
+        ),
+    ]
+    server_info: Annotated[
+        str | None,
+        Parameter(
+            "--server-info",
+            help="What the server tells of itself (SGLang: /get_server_info, vLLM: /server_info or its log line), for"
+            " what the options do not tell.",
+        ),
+    ]
+    tp: Annotated[int | None, Parameter("--tp", converter=count, help="Ranks of the tensor-parallel group.")]
+    ep: Annotated[
+        int | None,
+        Parameter("--ep", converter=count, help="Ranks, of those, that the experts are shared out over."),
+    ]
+    dp: Annotated[
+        int | None,
+        Parameter("--dp", converter=count, help="Groups of those ranks that attend to requests of their own."),
+    ]
+
+
+class _Facts(_Served, total=False):
+    """`stepscope.pipeline.facts.Options`, as options."""
+
+    gpu: Annotated[str | None, Parameter("--gpu", help="GPU; by default the one that the trace recorded.")]
+    context: Annotated[int | None, Parameter("--context", converter=count, help="Live tokens of a request.")]
+    sources: Annotated[
+        list[Path],
+        Parameter(
+            "--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."
+        ),
+    ]
+
+
+Served = Annotated[_Served | None, Parameter(name="*")]
+"""How a model is served, an option each; None: nothing is told."""
+Facts = Annotated[_Facts | None, Parameter(name="*")]
+"""What is told of a trace's run, an option each; None: nothing is told."""
 CaptureTrace = Annotated[
     str | None,
     Parameter(

@@ -6,7 +6,7 @@ The package is not called `compare`, because `stepscope.compare` is the function
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,16 +19,19 @@ from stepscope.comparison.pairs import pair_steps
 from stepscope.document import Comparison, FindingDeltas, SideOfSteps, Spread, StepDelta
 from stepscope.errors import UsageError
 from stepscope.pipeline import examine
-from stepscope.pipeline.attribute.code_owner import INTERNAL
+from stepscope.pipeline.facts import Facts
+from stepscope.pipeline.reader import Reader
 from stepscope.pipeline.summary import together
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
     from stepscope.comparison.pairs import Pair
+    from stepscope.pipeline.facts import Options
     from stepscope.pipeline.load import Cache, Listener
     from stepscope.pipeline.recording import Recording
     from stepscope.pipeline.step_work import StepWork
@@ -36,63 +39,33 @@ if TYPE_CHECKING:
 _SHOWN_KINDS = 4
 
 
-def compare(  # noqa: PLR0913 -- the options of the command, all by name
+def compare(
     before: str | Path,
     after: str | Path,
     *,
-    model: str | None = None,
-    server_info: str | Path | None = None,
-    tp: int | None = None,
-    ep: int | None = None,
-    dp: int | None = None,
-    gpu: str | None = None,
-    context: int | None = None,
-    sources: Sequence[str | Path] = (),
-    internal: Collection[str] = INTERNAL,
     listener: Listener | None = None,
     cache: Cache | None = None,
+    **options: Unpack[Options],
 ) -> Comparison:
     """Compare the steps of two traces, phase by phase and batch size by batch size; differences are AFTER − BEFORE.
 
     Args:
         before: one trace file, or a folder of the traces of several ranks.
         after: the same; of folders, each rank is compared with itself.
-        model: a preset's name, or a Hugging Face `config.json` or its folder; like the rest it is told of both traces.
-        server_info: a file with what the server tells of itself, for what the other arguments do not.
-        tp: ranks of the tensor-parallel group.
-        ep: ranks, of those, that the experts are shared out over.
-        dp: groups of those ranks that attend to requests of their own.
-        gpu: a GPU's name; None: the one that each trace recorded.
-        context: live tokens of a request.
-        sources: folders in which the recorded source files are looked for.
-        internal: packages whose functions are not your code, besides the standard library.
         listener: told how far reading is, and what was left out.
         cache: where traces are kept, so that they need not be read again.
+        **options: as `diagnose` takes them; they are told of both traces.
 
     Raises:
         UsageError: a path or name does not exist, the folders hold different ranks, or no steps of the two are alike.
         NotATraceError: a file is no trace, or a folder holds none.
     """
-    how: dict[str, Any] = {
-        "model": model,
-        "server_info": server_info,
-        "tp": tp,
-        "ep": ep,
-        "dp": dp,
-        "gpu": gpu,
-        "context": context,
-        "sources": sources,
-        "internal": internal,
-        "listener": listener,
-        "cache": cache,
-    }
-    files = pair_files(before, after, listener, cache)
-    return _together(
-        [
-            _compared(trace, examine(left, trace, **how), examine(right, trace, **how))
-            for trace, (left, right) in enumerate(files)
-        ]
-    )
+    facts, reader = Facts.of(**options), Reader(listener, cache)
+    parts = [
+        _compared(trace, *(examine(path, trace, facts, reader) for path in pair))
+        for trace, pair in enumerate(pair_files(before, after, reader))
+    ]
+    return _together(parts)
 
 
 def _compared(trace: int, first: Recording, second: Recording) -> Comparison:

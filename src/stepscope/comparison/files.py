@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
-from stepscope.pipeline import ranks
 from stepscope.pipeline.load import find_traces
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.pipeline.load import Cache, Listener
+    from stepscope.pipeline.reader import Reader
 
 
-def pair_files(
-    before: str | Path, after: str | Path, listener: Listener | None, cache: Cache | None
-) -> list[tuple[str, str]]:
+def pair_files(before: str | Path, after: str | Path, reader: Reader) -> list[tuple[str, str]]:
     """Return the pairs: of the same rank where every trace recorded another one, else in order of their names.
 
     Raises:
@@ -26,7 +23,7 @@ def pair_files(
     left, right = find_traces(before), find_traces(after)
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]
-    first, second = (ranks(path, listener=listener, cache=cache) for path in (before, after))
+    first, second = ([(trace.path, trace.rank) for trace in reader.each([path])] for path in (before, after))
     by_rank = [{rank: path for path, rank in side if rank is not None} for side in (first, second)]
     if all(len(known) == len(side) for known, side in zip(by_rank, (first, second), strict=True)):
         if by_rank[0].keys() != by_rank[1].keys():

@@ -3,7 +3,7 @@
 from stepscope.model.caches import CacheTensor, index_cache, kv_caches, rank_caches
 from stepscope.model.catalogue import LINEAR, Component, Weight, mtp_weights, rank_weights
 from stepscope.model.config import load_model, preset_names
-from stepscope.model.deployment import Deployment, weight_formats
+from stepscope.model.deployment import Deployment, Served, weight_formats
 from stepscope.model.families import read_config
 from stepscope.model.formats import Stored, WeightFormat, find_format, format_names
 from stepscope.model.kv_pool import KVPoolLayout, kv_pool_layout
@@ -27,6 +27,7 @@ __all__ = [
     "ModelSpec",
     "Parallel",
     "Parameters",
+    "Served",
     "SparseIndex",
     "Stored",
     "Weight",

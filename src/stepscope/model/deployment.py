@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from stepscope.errors import UsageError
 from stepscope.model.catalogue import LINEAR, Component, Weight, rank_weights
@@ -31,6 +31,21 @@ _SERVERS_METHODS = {
     "fp8": "fp8",
 }
 """What servers call a method that leaves one format open, and that format."""
+
+
+class Served(TypedDict, total=False):
+    """How a model is served, as a user tells it: keyword arguments of every function that asks for a model."""
+
+    model: str | None
+    """A preset's name, or a Hugging Face `config.json` or its folder; tells which tensor a shape is."""
+    server_info: str | Path | None
+    """A file with what the server tells of itself, for what the other options do not."""
+    tp: int | None
+    """Ranks of the tensor-parallel group."""
+    ep: int | None
+    """Ranks, of those, that the experts are shared out over."""
+    dp: int | None
+    """Groups of those ranks that attend to requests of their own (attention data parallelism)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +76,9 @@ class Deployment:
     @classmethod
     def of(  # noqa: PLR0913 -- what the command line tells, by name
         cls,
-        model: str | None,
-        tp: int | None,
-        context: int | None,
+        model: str | None = None,
+        tp: int | None = None,
+        context: int | None = None,
         *,
         ep: int | None = None,
         dp: int | None = None,
@@ -73,15 +88,9 @@ class Deployment:
     ) -> Self:
         """Build a deployment from what the command line tells, and a server where that does not.
 
-        Args:
-            model: a preset's name, or a `config.json` or the folder that holds it.
-            tp: ranks of the tensor-parallel group; without it no weight is known, only the pool.
-            context: live tokens of a request.
-            ep: ranks over which experts are shared out, of those `tp`.
-            dp: groups of those `tp` ranks that attend to requests of their own (attention data parallelism).
-            weights: a format's name, as `weight_formats` takes it.
-            kv_dtype: type of the KV cache, as servers call it.
-            server_info: a file with what the server tells of itself.
+        `Served` documents `model`, `server_info` and the ranks; without ranks no weight is known, only the pool.
+        `context` is live tokens of a request, `weights` a format's name, as `weight_formats` takes it, and `kv_dtype`
+        the type of the KV cache, as servers call it.
 
         Raises:
             UsageError: there is no such model or file, the model does not divide by the ranks, or an option says

@@ -7,28 +7,24 @@ cost and after attribute: they list what a trace holds, and judge nothing.
 from __future__ import annotations
 
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from stepscope.document import FloorCase, encodable
-from stepscope.errors import NotATraceError, UsageError
+from stepscope.errors import UsageError
 from stepscope.hardware import find_gpu
-from stepscope.model import Deployment
 from stepscope.pipeline.attribute import attribute, classes
 from stepscope.pipeline.attribute.code_owner import INTERNAL
 from stepscope.pipeline.attribute.join import Donor, join, join_within
-from stepscope.pipeline.cost import Ceilings
-from stepscope.pipeline.cost.floor import Load, MeasuredSteps, Rank, measure_steps, step_floor
+from stepscope.pipeline.cost.floor import measure_steps
+from stepscope.pipeline.cost.floor.setup import Setup
 from stepscope.pipeline.cost.infer import settle
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.rule import Case
+from stepscope.pipeline.facts import Facts
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
-from stepscope.pipeline.load import Cache, Listener, Silent, find_traces, is_folder, load
-from stepscope.pipeline.op_groups import list_ops
+from stepscope.pipeline.op_groups import list_ops, nothing_listed
 from stepscope.pipeline.predict import check_changes, predict
+from stepscope.pipeline.reader import Reader
 from stepscope.pipeline.recording import Recording
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.summary import Examined, summarise, together
@@ -36,53 +32,40 @@ from stepscope.pipeline.tables import check_query, run_query
 from stepscope.pipeline.whatif import Profiler, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+    from typing import Unpack
 
     import polars as pl
 
     from stepscope.document import Diagnosis, Floor, Prediction
+    from stepscope.model import Served
+    from stepscope.pipeline.cost.floor import MeasuredSteps
+    from stepscope.pipeline.facts import Options
     from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.load import Cache, Listener
     from stepscope.pipeline.steps import Steps
     from stepscope.trace import Trace
 
-_KV_NAMES = {"BFloat16": "bf16", "Float8_e4m3fn": "fp8"}
-"""What the command line calls a type of the KV cache."""
 
-
-def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
+def diagnose(
     paths: Sequence[str | Path],
     *,
-    model: str | None = None,
-    server_info: str | Path | None = None,
-    tp: int | None = None,
-    ep: int | None = None,
-    dp: int | None = None,
-    gpu: str | None = None,
-    context: int | None = None,
-    sources: Sequence[str | Path] = (),
-    internal: Collection[str] = INTERNAL,
     capture_trace: str | Path | None = None,
     listener: Listener | None = None,
     cache: Cache | None = None,
+    **options: Unpack[Options],
 ) -> Diagnosis:
     """Diagnose trace files, each on its own.
 
     Args:
         paths: trace files, or folders of them.
-        model: a preset's name, or a Hugging Face `config.json` or its folder; tells which tensor a shape is.
-        server_info: a file with what the server tells of itself, for what the other arguments do not.
-        tp: ranks of the tensor-parallel group.
-        ep: ranks, of those, that the experts are shared out over.
-        dp: groups of those ranks that attend to requests of their own.
-        gpu: a GPU's name; None: the one that the trace recorded.
-        context: live tokens of a request.
-        sources: folders in which the recorded source files are looked for.
-        internal: packages whose functions are not your code, besides the standard library; an engine's are, unless it
-            is named here.
         capture_trace: a trace of the graph's capture, or of the same steps run eagerly; it tells the ops, shapes and
             stacks of the kernels that graphs replay in the traces.
         listener: told how far reading is, and what was left out.
         cache: where traces are kept, so that they need not be read again.
+        **options: `model`, `server_info`, `tp`, `ep`, `dp`, `context`, `gpu`, `sources` and `internal`, as
+            `pipeline.facts.Options` documents them.
 
     Raises:
         UsageError: a path or name does not exist.
@@ -90,73 +73,27 @@ def diagnose(  # noqa: PLR0913 -- the options of the command, all by name
     """
     if not paths:
         raise UsageError("no trace given")
-    deployment = Deployment.of(model, tp, context, ep=ep, dp=dp, server_info=server_info)
-    folders = [_folder(source) for source in sources]
-    find_gpu(gpu, None)  # an unknown name is said before any file is read
-    parts: list[Diagnosis] = []
-    listener = listener or Silent()
-    donor = _donor(capture_trace, listener, cache)
-    for trace in _traces(paths, listener, cache):
-        examined = _examine(len(parts), trace, donor, deployment, gpu, folders, internal)
-        parts.append(summarise(len(parts), examined))
-    return together(parts)
+    facts, reader = Facts.of(**options), Reader(listener, cache)
+    donor = _donor(capture_trace, reader)
+    traces = enumerate(reader.each(paths))
+    return together([summarise(index, _examine(index, trace, donor, facts)) for index, trace in traces])
 
 
-def examine(  # noqa: PLR0913 -- the options of the command, all by name
-    path: str | Path,
-    index: int = 0,
-    *,
-    model: str | None = None,
-    server_info: str | Path | None = None,
-    tp: int | None = None,
-    ep: int | None = None,
-    dp: int | None = None,
-    gpu: str | None = None,
-    context: int | None = None,
-    sources: Sequence[str | Path] = (),
-    internal: Collection[str] = INTERNAL,
-    listener: Listener | None = None,
-    cache: Cache | None = None,
-) -> Recording:
+def examine(path: str | Path, index: int, facts: Facts, reader: Reader) -> Recording:
     """Diagnose one trace, and keep what a comparison asks beyond the diagnosis.
 
     Args:
         path: one trace file, or a folder that holds one.
         index: its place among the traces that are compared.
-        model: a preset's name, or a Hugging Face `config.json` or its folder.
-        server_info: a file with what the server tells of itself, for what the other arguments do not.
-        tp: ranks of the tensor-parallel group.
-        ep: ranks, of those, that the experts are shared out over.
-        dp: groups of those ranks that attend to requests of their own.
-        gpu: a GPU's name; None: the one that the trace recorded.
-        context: live tokens of a request.
-        sources: folders in which the recorded source files are looked for.
-        internal: packages whose functions are not your code, besides the standard library.
-        listener: told how far reading is, and what was left out.
-        cache: where traces are kept, so that they need not be read again.
+        facts: what is told of its run.
+        reader: how it is read.
 
     Raises:
-        UsageError: a path or name does not exist, or the folder holds several files that may be traces.
+        UsageError: the path does not exist, or the folder holds several files that may be traces.
         NotATraceError: the file is no trace, or the folder holds none.
     """
-    deployment = Deployment.of(model, tp, context, ep=ep, dp=dp, server_info=server_info)
-    folders = [_folder(source) for source in sources]
-    find_gpu(gpu, None)  # an unknown name is said before any file is read
-    trace = load(_one_file(path), listener=listener or Silent(), cache=cache)
-    examined = _examine(index, trace, None, deployment, gpu, folders, internal)
+    examined = _examine(index, reader.one(path), None, facts)
     return Recording(summarise(index, examined), examined)
-
-
-def ranks(
-    path: str | Path, *, listener: Listener | None = None, cache: Cache | None = None
-) -> list[tuple[str, int | None]]:
-    """Return the traces that a path names, each with the rank that it recorded, or None.
-
-    Raises:
-        UsageError: the path does not exist.
-        NotATraceError: the file is no trace, or the folder holds none.
-    """
-    return [(trace.path, trace.rank) for trace in _traces([path], listener or Silent(), cache)]
 
 
 def what_if(  # noqa: PLR0913 -- the options of the command, all by name
@@ -164,18 +101,10 @@ def what_if(  # noqa: PLR0913 -- the options of the command, all by name
     *,
     remove: Sequence[str] = (),
     scale: Sequence[str] = (),
-    model: str | None = None,
-    server_info: str | Path | None = None,
-    tp: int | None = None,
-    ep: int | None = None,
-    dp: int | None = None,
-    gpu: str | None = None,
-    context: int | None = None,
-    sources: Sequence[str | Path] = (),
-    internal: Collection[str] = INTERNAL,
     capture_trace: str | Path | None = None,
     listener: Listener | None = None,
     cache: Cache | None = None,
+    **options: Unpack[Options],
 ) -> Prediction:
     """Predict the steps of a trace after changes: each alone, and one after another.
 
@@ -184,31 +113,19 @@ def what_if(  # noqa: PLR0913 -- the options of the command, all by name
         remove: rules that found something; globs of kernels and copies; globs of calls of the host that launch
             nothing, such as `cudaStreamSynchronize`.
         scale: `glob=factor`: what the durations of such kernels and copies are multiplied by.
-        model: this and the rest as `diagnose` takes them.
-        server_info: a file with what the server tells of itself.
-        tp: ranks of the tensor-parallel group.
-        ep: ranks, of those, that the experts are shared out over.
-        dp: groups of those ranks that attend to requests of their own.
-        gpu: a GPU's name.
-        context: live tokens of a request.
-        sources: folders in which the recorded source files are looked for.
-        internal: packages whose functions are not your code.
         capture_trace: a trace of the graph's capture, or of the same steps run eagerly.
         listener: told how far reading is, and what was left out.
         cache: where traces are kept, so that they need not be read again.
+        **options: as `diagnose` takes them.
 
     Raises:
         UsageError: nothing is to be changed, or what is to be is not in the steps; a path or name does not exist.
         NotATraceError: the file is no trace, or the folder holds none.
     """
     check_changes(remove, scale)  # said before any file is read
-    deployment = Deployment.of(model, tp, context, ep=ep, dp=dp, server_info=server_info)
-    folders = [_folder(source) for source in sources]
-    find_gpu(gpu, None)
-    listener = listener or Silent()
-    donor = _donor(capture_trace, listener, cache)
-    trace = load(_one_file(path), listener=listener, cache=cache)
-    return predict(_examine(0, trace, donor, deployment, gpu, folders, internal), remove, scale)
+    facts, reader = Facts.of(**options), Reader(listener, cache)
+    donor = _donor(capture_trace, reader)
+    return predict(_examine(0, reader.one(path), donor, facts), remove, scale)
 
 
 def ops(
@@ -232,16 +149,11 @@ def ops(
         UsageError: the path does not exist, or the folder holds several files that may be traces.
         NotATraceError: the file is no trace, or the folder holds none.
     """
-    listener = listener or Silent()
-    linked, steps, _ = _one_trace(path, listener, cache)
+    reader = Reader(listener, cache)
+    linked, steps, _ = _one_trace(path, reader)
     found = list_ops(linked, steps, name, internal)
     if not found.height:
-        nothing = "no GPU work was recorded; a name, such as '*', lists ops without"
-        if name is not None:
-            nothing = f"no op, and no kernel without an op, is named {name}"
-            if "*" not in name:
-                nothing += f"; '*{name}*' looks inside names"
-        listener.warns(f"{path}: {nothing}")
+        reader.warn(f"{path}: {nothing_listed(name)}")
     return found
 
 
@@ -259,18 +171,13 @@ def query(path: str | Path, sql: str, *, listener: Listener | None = None, cache
         NotATraceError: the file is no trace, or the folder holds none.
     """
     check_query(sql)  # said before any file is read
-    linked, steps, _ = _one_trace(path, listener or Silent(), cache)
+    linked, steps, _ = _one_trace(path, Reader(listener, cache))
     return run_query(linked, steps, sql)
 
 
 def floor(  # noqa: PLR0913 -- the options of the command, all by name
     *,
-    model: str | None = None,
     gpu: str,
-    server_info: str | Path | None = None,
-    tp: int | None = None,
-    ep: int | None = None,
-    dp: int | None = None,
     weights: str | None = None,
     kv_dtype: str | None = None,
     batch: int | None = None,
@@ -279,16 +186,12 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
     traces: Sequence[str | Path] = (),
     listener: Listener | None = None,
     cache: Cache | None = None,
+    **served: Unpack[Served],
 ) -> Floor:
     """Return the least time that a decode step can take, and the way from there to what was measured.
 
     Args:
-        model: a preset's name, or a Hugging Face `config.json` or its folder.
         gpu: a GPU's name.
-        server_info: a file with what the server tells of itself, for what the other arguments do not.
-        tp: ranks of the tensor-parallel group; told nowhere, 1.
-        ep: ranks, of those, that the experts are shared out over.
-        dp: groups of those ranks that attend to requests of their own.
         weights: format of the routed experts, or of all linear layers of a dense model; None: as the checkpoint or the
             server tells, else `bf16`.
         kv_dtype: `bf16` or `fp8`; None: as the server or the checkpoint tells, else `bf16`.
@@ -298,6 +201,8 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
         traces: of such steps, in place of `measured_us`; of several batch sizes to tell fixed costs from proportional.
         listener: told how far reading is, and what makes totals of a trace doubtful.
         cache: where traces are kept, so that they need not be read again.
+        **served: `model`, `server_info`, `tp`, `ep` and `dp`, as `model.Served` documents them; without ranks there is
+            one.
 
     Raises:
         UsageError: a name is not known, a number is below 1, the model does not divide by the ranks, the GPU's rates
@@ -310,40 +215,16 @@ def floor(  # noqa: PLR0913 -- the options of the command, all by name
         raise UsageError(f"--measured {measured_us} µs: is no duration")
     if batch is not None and batch < 1:
         raise UsageError(f"--batch {batch}: must be at least 1")
-    if model is None and server_info is None:
-        raise UsageError("--model is needed")
-    ceilings = Ceilings.of(find_gpu(gpu, None))
-    if ceilings is None:
-        raise UsageError(f"--gpu {gpu}: the rate of its memory is not known")
-    tp = 1 if tp is None and server_info is None else tp
-    served = Deployment.of(
-        model, tp, context, ep=ep, dp=dp, weights=weights, kv_dtype=kv_dtype, server_info=server_info
-    )
-    if served.name is None or served.spec is None or served.parallel is None:
-        raise UsageError(f"--model is needed{f': {served.notes[0]}' if served.notes else ''}")
-    steps = [measured for path in traces for measured in _decode_steps(path, listener or Silent(), cache)]
+    setup = Setup.of(gpu, context, weights=weights, kv_dtype=kv_dtype, **served)
+    reader = Reader(listener, cache)
+    steps = [measured for path in traces for measured in _decode_steps(path, reader)]
     if batch is None:
         batch = (steps[0].batch_size if steps else None) or 1
-    rank = Rank(served.spec, served.parallel, served.weights)
-    load_ = Load(batch, context, served.kv_dtype or "BFloat16")
-    case = FloorCase(
-        model=encodable(served.name),
-        gpu=gpu,
-        tp=rank.parallel.tp,
-        ep=rank.parallel.ep,
-        dp=rank.parallel.attention_dp,
-        weights=served.main_format.name,
-        kv_dtype=_KV_NAMES.get(load_.kv_dtype, load_.kv_dtype),
-        batch=batch,
-        context=context,
-    )
-    found = step_floor(case, rank, load_, ceilings, measured_us=measured_us, steps=steps)
-    untold = [] if served.formats is not None else ["weights are BF16, as nothing tells otherwise (--weights)"]
-    return msgspec.structs.replace(found, assumptions=[*served.notes, *untold, *found.assumptions])
+    return setup.floor(batch, measured_us=measured_us, steps=steps)
 
 
-def _decode_steps(path: str | Path, listener: Listener, cache: Cache | None) -> list[MeasuredSteps]:
-    linked, steps, complete = _one_trace(path, listener, cache)
+def _decode_steps(path: str | Path, reader: Reader) -> list[MeasuredSteps]:
+    linked, steps, complete = _one_trace(path, reader)
     class_of_kernel = classes(linked.kernels.select("name", "kind"))
     measured = measure_steps(linked, steps, class_of_kernel, is_complete=complete)
     if not measured:
@@ -352,65 +233,31 @@ def _decode_steps(path: str | Path, listener: Listener, cache: Cache | None) -> 
     return measured
 
 
-def _one_trace(path: str | Path, listener: Listener, cache: Cache | None) -> tuple[Linked, Steps, bool]:
-    file = _one_file(path)
-    linked = link(load(file, listener=listener, cache=cache))
+def _one_trace(path: str | Path, reader: Reader) -> tuple[Linked, Steps, bool]:
+    linked = link(reader.one(path))
     steps = find_steps(linked)
     warnings = check_health(linked, steps, layers=None)
     for warning in warnings:
         if warning.spoils_totals:
-            listener.warns(f"{file}: {warning.message}")
+            reader.warn(f"{linked.trace.path}: {warning.message}")
     return linked, steps, is_complete(warnings)
 
 
-def _donor(capture_trace: str | Path | None, listener: Listener, cache: Cache | None) -> Donor | None:
-    if capture_trace is None:
-        return None
-    return Donor.of(link(load(_one_file(capture_trace), listener=listener, cache=cache)))
+def _donor(capture_trace: str | Path | None, reader: Reader) -> Donor | None:
+    return None if capture_trace is None else Donor.of(link(reader.one(capture_trace)))
 
 
-def _one_file(path: str | Path) -> str:
-    files = find_traces(path)
-    if len(files) > 1:
-        raise UsageError(f"{path}: the folder holds {len(files)} files that may be traces; name one of them")
-    return files[0]
-
-
-def _traces(paths: Sequence[str | Path], listener: Listener, cache: Cache | None) -> Iterator[Trace]:
-    """Load the traces one after another; what is no trace in a folder is passed over, unless nothing else is there."""
-    for path in paths:
-        files = find_traces(path)
-        passed_over = 0
-        for file in files:
-            try:
-                yield load(file, listener=listener, cache=cache)
-            except NotATraceError as error:
-                if not is_folder(path):
-                    raise
-                passed_over += 1
-                listener.warns(f"passed over {error}")
-        if passed_over == len(files):
-            raise NotATraceError(f"{path}: the folder holds no trace, only other JSON files ({passed_over})")
-
-
-def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
-    index: int,
-    trace: Trace,
-    donor: Donor | None,
-    deployment: Deployment,
-    gpu_name: str | None,
-    sources: Sequence[Path],
-    internal: Collection[str],
-) -> Examined:
+def _examine(index: int, trace: Trace, donor: Donor | None, facts: Facts) -> Examined:
     linked = link(trace)
     joined = join_within(linked) if donor is None else join(linked, donor)
     linked = joined.linked
     steps = find_steps(linked)
-    warnings = check_health(linked, steps, len(deployment.spec.layers) if deployment.spec else None)
+    spec = facts.deployment.spec
+    warnings = check_health(linked, steps, len(spec.layers) if spec else None)
     warnings += joined.warnings
     attributed = attribute(linked, steps)
-    deployment = settle(deployment, attributed.groups)
-    gpu = find_gpu(gpu_name, trace.device_name)
+    deployment = settle(facts.deployment, attributed.groups)
+    gpu = find_gpu(facts.gpu, trace.device_name)
     timeline, profiler = Timeline(linked, steps), Profiler.of(linked)
     stacks, complete = has_stacks(linked), is_complete(warnings)
     cases = [
@@ -426,8 +273,8 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
             profiler=profiler,
             deployment=deployment,
             gpu=gpu,
-            sources=sources,
-            internal=internal,
+            sources=facts.sources,
+            internal=facts.internal,
             has_stacks=stacks,
             complete=complete,
         )
@@ -447,14 +294,3 @@ def _examine(  # noqa: PLR0913, PLR0917 -- what the stages need
         joined.aligned,
         complete,
     )
-
-
-def _folder(path: str | Path) -> Path:
-    folder = Path(path)
-    try:
-        exists = folder.is_dir()
-    except OSError as error:
-        raise UsageError(f"--source {path}: cannot be read ({error.strerror})") from error
-    if not exists:
-        raise UsageError(f"--source {path}: no such folder")
-    return folder

@@ -118,6 +118,14 @@ def list_ops(
     )
 
 
+def nothing_listed(name: str | None) -> str:
+    """Return why a list is empty, and what to ask instead."""
+    if name is None:
+        return "no GPU work was recorded; a name, such as '*', lists ops without"
+    nothing = f"no op, and no kernel without an op, is named {name}"
+    return nothing if "*" in name else f"{nothing}; '*{name}*' looks inside names"
+
+
 def _parents(trace: Trace) -> Ints:
     start = trace.ops["start_ns"].to_numpy()
     return parents(trace.ops["thread"].to_numpy(), start, start + trace.ops["duration_ns"].to_numpy())

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from stepscope import units
-from stepscope.report import Format
-from stepscope.report.console import console_on
-from stepscope.report.json import write
+from stepscope.report.console import plain_table
+from stepscope.report.formats import draw_as
 from stepscope.report.markdown import escaped, table
 from stepscope.report.text import printable
 
@@ -17,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
 
+    from rich.console import Console
+
     from stepscope.document import Calibration
+    from stepscope.report import Format
 
 _NAMES = {
     "memory_measured_gb_per_s": "copy",
@@ -32,26 +32,15 @@ _HEADER = ("ceiling", "measured", "quartiles apart", "of the datasheet's", "how"
 
 def draw(calibration: Calibration, report_format: Format, stream: TextIO) -> None:
     """Write the ceilings to a stream."""
-    if report_format is Format.JSON:
-        write(calibration, stream)
-    elif report_format is Format.MARKDOWN:
-        stream.writelines(f"{line}\n" for line in _markdown(calibration))
-    else:
-        _draw(calibration, stream)
+    draw_as(report_format, calibration, stream, terminal=_terminal, markdown=_markdown)
 
 
-def _draw(calibration: Calibration, stream: TextIO) -> None:
-    with console_on(stream) as console:
-        console.print(printable(_title(calibration)), style="bold")
-        console.print(printable(_machine(calibration)))
-        drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name in _HEADER:
-            drawn.add_column(name, justify="right" if name in _HEADER[1:4] else "left")
-        for row in _rows(calibration):
-            drawn.add_row(*row)
-        console.print(drawn)
-        for line in (*_gaps(calibration), _kept(calibration)):
-            console.print(printable(line))
+def _terminal(calibration: Calibration, console: Console) -> None:
+    console.print(printable(_title(calibration)), style="bold")
+    console.print(printable(_machine(calibration)))
+    console.print(plain_table(_HEADER, _rows(calibration), texts=(0, 4)))
+    for line in (*_gaps(calibration), _kept(calibration)):
+        console.print(printable(line))
 
 
 def _markdown(calibration: Calibration) -> Iterator[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope import units
-from stepscope.report import Format
-from stepscope.report.console import console_on
-from stepscope.report.json import write
+from stepscope.report.formats import draw_as
 from stepscope.report.markdown import escaped, table
 from stepscope.report.sentences import ladder_line
 from stepscope.report.text import printable
@@ -16,37 +14,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
 
+    from rich.console import Console
+
     from stepscope.document import PredictedPhase, Prediction, Range
+    from stepscope.report import Format
 
 _HEADER = ("without, or faster", "calls a step", "GPU time", "step", "gained", "GPU span", "tokens/s", "unprofiled")
 
 
 def draw(prediction: Prediction, report_format: Format, stream: TextIO) -> None:
     """Write the predicted steps to a stream."""
-    if report_format is Format.JSON:
-        write(prediction, stream)
-    elif report_format is Format.MARKDOWN:
-        stream.writelines(f"{line}\n" for line in _markdown(prediction))
-    else:
-        _draw(prediction, stream)
+    draw_as(report_format, prediction, stream, terminal=_terminal, markdown=_markdown)
 
 
-def _draw(prediction: Prediction, stream: TextIO) -> None:
-    with console_on(stream) as console:
-        console.print(printable(prediction.trace), style="bold")
-        for phase in prediction.phases:
+def _terminal(prediction: Prediction, console: Console) -> None:
+    console.print(printable(prediction.trace), style="bold")
+    for phase in prediction.phases:
+        console.print()
+        console.print(printable(_today(phase)))
+        for row in _rows(phase):
             console.print()
-            console.print(printable(_today(phase)))
-            for row in _rows(phase):
-                console.print()
-                console.print(printable(f"{row[0]} ({row[1]} calls, {row[2]} of GPU time a step)"), style="bold")
-                text = f"step {row[3]}, {row[4]} gained; GPU span {row[5]}"
-                text += f"; {row[6]} tokens/s" if row[6] else ""
-                text += f"; about {row[7]} without the profiler" if row[7] else ""
-                console.print(printable(text))
-            console.print()
-            for line in _lines(prediction, phase):
-                console.print(printable(line))
+            console.print(printable(f"{row[0]} ({row[1]} calls, {row[2]} of GPU time a step)"), style="bold")
+            text = f"step {row[3]}, {row[4]} gained; GPU span {row[5]}"
+            text += f"; {row[6]} tokens/s" if row[6] else ""
+            text += f"; about {row[7]} without the profiler" if row[7] else ""
+            console.print(printable(text))
+        console.print()
+        for line in _lines(prediction, phase):
+            console.print(printable(line))
 
 
 def _markdown(prediction: Prediction) -> Iterator[str]:

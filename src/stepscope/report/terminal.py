@@ -11,7 +11,7 @@ from rich.text import Text
 from stepscope import units
 from stepscope.document import Severity
 from stepscope.report import sentences
-from stepscope.report.console import console_on
+from stepscope.report.console import console_on, plain_table
 from stepscope.report.text import printable
 
 if TYPE_CHECKING:
@@ -82,29 +82,26 @@ def _steps(console: Console, diagnosis: Diagnosis, step: StepSummary) -> None:
     console.print()
     name = sentences.trace_name(diagnosis, step.trace)
     console.print(f"{name}: {sentences.step_line(step)}" if name else sentences.step_line(step))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("kernel class")
-    for column in ("time a step", "share", "calls a step"):
-        table.add_column(column, justify="right")
-    rows = [row for row in diagnosis.breakdown if (row.trace, row.phase) == (step.trace, step.phase)]
-    for row in rows[:_SHOWN_CLASSES]:
-        time, share = units.time(row.time_us_per_step), units.share(row.share_of_step)
-        table.add_row(row.kernel_class, time, share, units.count(row.calls_per_step))
+    rows = [
+        (
+            row.kernel_class,
+            units.time(row.time_us_per_step),
+            units.share(row.share_of_step),
+            units.count(row.calls_per_step),
+        )
+        for row in diagnosis.breakdown
+        if (row.trace, row.phase) == (step.trace, step.phase)
+    ]
+    table = plain_table(("kernel class", "time a step", "share", "calls a step"), rows[:_SHOWN_CLASSES])
     console.print(Padding(table, (0, 0, 0, 2)))
     _kernels(console, diagnosis, step)
 
 
 def _kernels(console: Console, diagnosis: Diagnosis, step: StepSummary) -> None:
     rows = sentences.longest_kernels(diagnosis, step, _SHOWN_KERNELS)
-    if not rows:
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(sentences.KERNEL_HEADER[0], overflow="fold")
-    for column in sentences.KERNEL_HEADER[1:]:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(Padding(table, (0, 0, 0, 2)))
+    if rows:
+        table = plain_table(sentences.KERNEL_HEADER, rows, keeps_numbers_whole=True)
+        console.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _finding(console: Console, diagnosis: Diagnosis, number: int, finding: Finding) -> None:

@@ -43,10 +43,6 @@ class Section(NamedTuple):
     texts: frozenset[int] = frozenset({0})
     """Columns of text, which stand to the left and may be broken."""
 
-    def is_text(self, column: int) -> bool:
-        """Tell whether a column is of text."""
-        return column in self.texts
-
 
 def inputs(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Yield what must be known of the two traces, each with its label."""

@@ -21,7 +21,7 @@ class Table(NamedTuple):
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    left: frozenset[int] = frozenset({0})
+    texts: frozenset[int] = frozenset({0})
     """Columns of text, which stand to the left."""
 
 
