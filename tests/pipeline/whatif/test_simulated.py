@@ -123,7 +123,9 @@ def test_with_streams_waits_and_events_it_never_foretells_more_than_is_gained(pr
     measured = before.of(program)
     truth = after.of(program)
     (foretold,) = replayed(before.trace, ["kind0"]).gpu_span_us.tolist()
-    assert truth - 1e-3 <= foretold <= measured + 1e-3
+    # work of another stream that ended just before a wait returned is taken for what it waited for
+    unknown = AFTER_WAIT * sum(what == "sync" for what, *_ in program)
+    assert truth - unknown - 1e-3 <= foretold <= measured + 1e-3
 
 
 @settings(max_examples=100, deadline=None)

@@ -93,6 +93,10 @@ class Device:
             after.append(waiting)
         return _edges(np.concatenate(before), np.concatenate(after))
 
+    def rows_by_stream(self) -> list[Ints]:
+        """Return the rows of each stream, in order of start."""
+        return np.split(self.order, np.flatnonzero(self.opens)[1:]) if self.order.size else []
+
     def _streams(self) -> int:
         return int(self.stream.max()) + 1 if self.stream.size else 0
 

@@ -36,13 +36,13 @@ NEVER = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A host call that returned because GPU work was done."""
+    """A host call that returns once GPU work is done."""
 
     thread: int
     start: int
     end: int
-    target: int
-    """Row of the work."""
+    targets: tuple[int, ...]
+    """Rows of the work: as a trace does not tell which stream is meant, the last of every stream that was done."""
     delay: int
     """From the end of the work to the return; the call takes as long if the work is done before."""
     earlier: int
@@ -186,31 +186,47 @@ def _handovers(thread: Ints, start: Ints, end: Ints) -> Iterator[_Handover]:
 
 
 def _waits(linked: Linked, device: Device) -> list[Wait]:
-    """Find the calls that waited: synchronisations that returned just after work ended, copies after their own."""
+    """Find the calls that wait: synchronisations, and copies that returned only once their own was done."""
     calls = linked.trace.launches.with_row_index("row").filter(
         pl.col("name").cast(pl.String).str.contains(WAITS.pattern)
     )
-    has_launch = device.launch >= 0
-    launched = np.full(has_launch.shape, NEVER)
-    launched[has_launch] = linked.trace.launches["start_ns"].to_numpy()[device.launch[has_launch]]
-    by_end = np.argsort(device.end, kind="stable")
-    sorted_end = device.end[by_end]
+    known = np.flatnonzero(device.launch >= 0)
+    launched = np.full(device.launch.shape, NEVER)
+    launched[known] = linked.trace.launches["start_ns"].to_numpy()[device.launch[known]]
     last_of_launch = np.full(linked.trace.launches.height, -1)
-    np.maximum.at(last_of_launch, device.launch[has_launch], np.flatnonzero(has_launch))
+    np.maximum.at(last_of_launch, device.launch[known], known)
+    streams = [_Done.of(device, launched, rows) for rows in device.rows_by_stream()]
     waits = []
     for row, thread, start, duration, name in calls.select(
         "row", "thread", "start_ns", "duration_ns", pl.col("name").cast(pl.String)
     ).iter_rows():
         end = start + duration
         if "Memcpy" in name:
-            target = int(last_of_launch[row])
+            copy = int(last_of_launch[row])
+            targets = [copy] if copy >= 0 and start < device.end[copy] <= end else []
         else:
-            position = int(np.searchsorted(sorted_end, end, side="right")) - 1
-            while position >= 0 and sorted_end[position] >= end - RETURN_DELAY_NS:
-                if launched[by_end[position]] <= start:  # what came later was not waited for
-                    break
-                position -= 1
-            target = int(by_end[position]) if position >= 0 else -1
-        if target >= 0 and start < device.end[target] <= end and end - device.end[target] <= RETURN_DELAY_NS:
-            waits.append(Wait(thread, start, end, target, int(end - device.end[target]), 0))
+            targets = [last for done in streams if (last := done.last(start, end)) is not None]
+        if targets and end - (done_at := max(start, *device.end[targets].tolist())) <= RETURN_DELAY_NS:
+            waits.append(Wait(thread, start, end, tuple(targets), int(end - done_at), 0))
     return waits
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The work of one stream, in order of its launches, of which a call can wait for what was launched before it."""
+
+    rows: Ints
+    launched: Ints
+    """Sorted."""
+    end: Ints
+    """The latest end up to each row."""
+
+    @classmethod
+    def of(cls, device: Device, launched: Ints, rows: Ints) -> _Done:
+        rows = rows[np.argsort(launched[rows], kind="stable")]
+        return cls(rows, launched[rows], np.maximum.accumulate(device.end[rows]))
+
+    def last(self, start: int, end: int) -> int | None:
+        """Return the last row that was launched before a call's start and had ended at its return; None: there is none."""
+        position = min(np.searchsorted(self.launched, start), np.searchsorted(self.end, end, side="right")) - 1
+        return int(self.rows[position]) if position >= 0 else None

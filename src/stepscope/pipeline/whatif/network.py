@@ -53,7 +53,7 @@ def starts(device: Device, work: Work) -> tuple[Ints, Ints]:
     offset = np.cumsum(work.advance[order])
     held = work.ready[order] != NEVER
     level = np.where(held, work.ready[order] - offset, NEVER)
-    triggers = np.maximum.accumulate(np.array([wait.target for wait in work.waits], dtype=np.int64))
+    triggers = np.maximum.accumulate(np.array([max(wait.targets) for wait in work.waits], dtype=np.int64))
     # a launch of another thread may come after a wait that is not yet over when its work starts
     follows = np.minimum(work.follows, np.searchsorted(triggers, np.arange(order.size)))[order]
     follows = np.where(held, follows, 0)[np.maximum.accumulate(np.where(held, np.arange(order.size), 0))]
@@ -61,7 +61,7 @@ def starts(device: Device, work: Work) -> tuple[Ints, Ints]:
     position[order] = np.arange(order.size)
 
     looked_at = np.zeros(order.shape, dtype=np.bool_)
-    targets = np.array([wait.target for wait in work.waits], dtype=np.int64)
+    targets = np.array([target for wait in work.waits for target in wait.targets], dtype=np.int64)
     looked_at[position[np.concatenate((work.edges.before, work.edges.after, targets))]] = True
     looked_at[:-1] |= device.opens[1:] | (follows[1:] != follows[:-1])
     looked_at[-1] = True
@@ -131,7 +131,7 @@ def _walk(work: Work, runs: _Runs, triggers: Ints) -> tuple[Ints, Ints]:
             came_earlier = earlier[wait.earlier]
             returned = wait.start - came_earlier
             if wait.end > wait.start:  # one that is gone returns at once
-                returned = max(returned, ended[wait.target]) + wait.delay
+                returned = max(returned, *(ended[target] for target in wait.targets)) + wait.delay
             earlier[number + 1] = wait.end - returned
     rows = np.zeros(duration.shape, dtype=np.int64)
     rows[list(ended)] = list(ended.values())
