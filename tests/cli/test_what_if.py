@@ -97,6 +97,21 @@ def test_a_launch_goes_with_its_kernel_unless_it_launched_more(tmp_path: Path) -
     assert phase.changes[0].step_us.expected == 300.0
 
 
+def test_a_scale_may_be_a_duration(path: Path, run: Callable[..., Result]) -> None:
+    (phase,) = document(run, path, "--scale", "gemm_*=15us")["phases"]
+    (change,) = phase["changes"]
+    assert change["step_us"]["expected"] == 15 + 15 + 40
+    (phase,) = document(run, path, "--scale", "norm=0.1ms")["phases"]
+    assert phase["changes"][0]["step_us"]["expected"] == 100 + 60 + 100
+
+
+def test_kernels_that_follow_each_other_are_fused_into_the_longest(path: Path, run: Callable[..., Result]) -> None:
+    (phase,) = document(run, path, "--fuse", "gemm_b|norm")["phases"]
+    (change,) = phase["changes"]
+    assert (change["change"], change["step_us"]["expected"]) == ("gemm_b|norm", 160.0)
+    assert "each chain is one kernel" in change["assumption"]
+
+
 WRONG = {
     "nothing": ([], "nothing to change"),
     "a name that is in no step": (["--remove", "no_such_kernel"], "no_such_kernel: names no rule, and no kernel"),
@@ -105,6 +120,9 @@ WRONG = {
     "a factor below nothing": (["--scale", "gemm*=-1"], "GLOB=FACTOR"),
     "no end of a factor": (["--scale", "gemm*=inf"], "GLOB=FACTOR"),
     "no factor": (["--scale", "gemm*"], "GLOB=FACTOR"),
+    "a duration of no unit": (["--scale", "gemm*=3parsecs"], "GLOB=DURATION"),
+    "nothing to fuse": (["--fuse", "nothing"], "--fuse nothing: no two such kernels follow each other"),
+    "kernels with another one between them": (["--fuse", "gemm_a|norm"], "no two such kernels follow each other"),
     "a scale of what is not there": (["--scale", "nothing=0.5"], "nothing=0.5: names no rule"),
     "a model that is not known": (["--remove", "norm", "--model", "nope"], "nope"),
 }

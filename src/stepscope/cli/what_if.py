@@ -32,7 +32,17 @@ def what_if(  # noqa: PLR0913 -- the options of the command
             "--scale",
             negative=(),
             consume_multiple=False,
-            help="GLOB=FACTOR: kernels and copies that take so much of their time, such as '*gemm*=0.5' (repeatable).",
+            help="GLOB=FACTOR: kernels and copies that take so much of their time, such as '*gemm*=0.5'; or"
+            " GLOB=DURATION, such as '*cast*=3us' (repeatable).",
+        ),
+    ] = None,
+    fuse: Annotated[
+        list[str] | None,
+        Parameter(
+            "--fuse",
+            negative=(),
+            consume_multiple=False,
+            help="GLOB, or GLOB|GLOB: such kernels become one where they follow each other on a stream (repeatable).",
         ),
     ] = None,
     facts: options.Facts = None,
@@ -52,6 +62,7 @@ def what_if(  # noqa: PLR0913 -- the options of the command
             path,
             remove=remove or (),
             scale=scale or (),
+            fuse=fuse or (),
             capture_trace=capture_trace,
             **(facts or {}),
             **how,

@@ -101,6 +101,7 @@ def what_if(  # noqa: PLR0913 -- the options of the command, all by name
     *,
     remove: Sequence[str] = (),
     scale: Sequence[str] = (),
+    fuse: Sequence[str] = (),
     capture_trace: str | Path | None = None,
     listener: Listener | None = None,
     cache: Cache | None = None,
@@ -112,7 +113,9 @@ def what_if(  # noqa: PLR0913 -- the options of the command, all by name
         path: one trace file, or a folder that holds one.
         remove: rules that found something; globs of kernels and copies; globs of calls of the host that launch
             nothing, such as `cudaStreamSynchronize`.
-        scale: `glob=factor`: what the durations of such kernels and copies are multiplied by.
+        scale: `glob=factor`: what the durations of such kernels and copies are multiplied by; `glob=3us`: how long
+            each takes.
+        fuse: globs, `|` between them: such kernels become one where they follow each other on a stream.
         capture_trace: a trace of the graph's capture, or of the same steps run eagerly.
         listener: told how far reading is, and what was left out.
         cache: where traces are kept, so that they need not be read again.
@@ -122,10 +125,10 @@ def what_if(  # noqa: PLR0913 -- the options of the command, all by name
         UsageError: nothing is to be changed, or what is to be is not in the steps; a path or name does not exist.
         NotATraceError: the file is no trace, or the folder holds none.
     """
-    check_changes(remove, scale)  # said before any file is read
+    check_changes(remove, scale, fuse)  # said before any file is read
     facts, reader = Facts.of(**options), Reader(listener, cache)
     donor = _donor(capture_trace, reader)
-    return predict(_examine(0, reader.one(path), donor, facts), remove, scale)
+    return predict(_examine(0, reader.one(path), donor, facts), remove, scale, fuse)
 
 
 def ops(

@@ -19,7 +19,7 @@ from stepscope.pipeline.detect.findings import can_predict, predicted_range
 from stepscope.pipeline.detect.ladder import ladder
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.steps import Phase
-from stepscope.pipeline.whatif import MOST_ERROR, Change, time_of
+from stepscope.pipeline.whatif import MOST_ERROR, Change, chains, fused, host_time, only_launched
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _RANGE = "from the fastest to the slowest step, and 10% for the replay's error"
 _REMOVED = f"the work is gone with the calls that launched only it, and nothing comes in its place; {_RANGE}"
 _CALLS = f"the host does not make these calls any more and goes on at once; {_RANGE}"
 _SCALED = f"the kernels take that part of their time and are launched as recorded; {_RANGE}"
+_LASTING = f"each of the kernels takes that long and is launched as recorded; {_RANGE}"
+_FUSED = f"each chain is one kernel that takes as long as its longest, launched once; {_RANGE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,58 +54,82 @@ class _Asked:
     """Shape [launches]: calls of the host that launched nothing and are gone."""
 
 
-def predict(examined: Examined, remove: Sequence[str], scale: Sequence[str]) -> Prediction:
+def predict(
+    examined: Examined, remove: Sequence[str], scale: Sequence[str] = (), fuse: Sequence[str] = ()
+) -> Prediction:
     """Return the steps of every phase after the changes: each alone, and one after another.
 
     Args:
         examined: the trace.
         remove: rules that found something, or globs of names: of kernels and copies, or of calls of the host that
             launch nothing, such as `cudaStreamSynchronize`.
-        scale: `glob=factor`: what the durations of such kernels and copies are multiplied by.
+        scale: `glob=factor`: what the durations of such kernels and copies are multiplied by; or `glob=3us`, how long
+            each takes.
+        fuse: globs, `|` between them: such kernels become one where they follow each other on a stream.
 
     Raises:
         UsageError: nothing is asked for, or what is asked for is not in the steps.
     """
-    check_changes(remove, scale)
-    names = _Names.of(examined.linked)
+    check_changes(remove, scale, fuse)
+    names = _Names.of(examined.linked, examined.steps)
     rules = {rule.id for rule in all_rules()}
     by_name = {name: names.removal(name) for name in remove if name not in rules}
-    by_name |= {text: names.scaled(text, *_factor(text)) for text in scale}
+    by_name |= {text: names.scaled(text) for text in scale}
+    by_name |= {globs: names.fused(globs) for globs in fuse}
+    every = (*remove, *scale, *fuse)
     phases = []
     met: set[str] = set()
     for case, detected in zip(examined.cases, examined.detected, strict=True):
         known = by_name | _by_rule(case, detected.causes)
-        asked = [known[name] for name in dict.fromkeys((*remove, *scale)) if name in known]
+        asked = [known[name] for name in dict.fromkeys(every) if name in known]
         asked = [each for each in asked if _touches(case, examined.steps, each)]
         met |= {each.name for each in asked}
         phases.append(_phase(case, examined.steps, asked))
-    for name in (*remove, *scale):
+    for name in every:
         if name not in met:
+            if name in fuse and examined.cases:
+                raise UsageError(f"--fuse {name}: no two such kernels follow each other on a stream in a step")
             raise UsageError(_not_met(name, is_rule=name in rules, has_steps=bool(examined.cases)))
     return Prediction(trace=encodable(examined.linked.trace.path), complete=examined.complete, phases=phases)
 
 
-def check_changes(remove: Sequence[str], scale: Sequence[str]) -> None:
+def check_changes(remove: Sequence[str], scale: Sequence[str] = (), fuse: Sequence[str] = ()) -> None:
     """Refuse what can be refused without a trace.
 
     Raises:
         UsageError: nothing is asked for, or a factor is none.
     """
-    if not remove and not scale:
-        raise UsageError("nothing to change: give --remove or --scale")
+    if not remove and not scale and not fuse:
+        raise UsageError("nothing to change: give --remove, --scale or --fuse")
     for text in scale:
-        _factor(text)
+        _Scale.of(text)
 
 
-def _factor(text: str) -> tuple[str, float]:
-    glob, _, number = text.rpartition("=")
-    try:
-        factor = float(number)
-    except ValueError:
-        factor = -1.0
-    if not glob or not isfinite(factor) or factor < 0:
-        raise UsageError(f"--scale {text}: give GLOB=FACTOR, such as '*gemm*=0.5'")
-    return glob, factor
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What kernels of some names take: a factor of their time, or a duration."""
+
+    glob: str
+    factor: float | None
+    duration_us: float | None
+
+    @classmethod
+    def of(cls, text: str) -> _Scale:
+        """Read `glob=0.5`, or `glob=3us`."""
+        glob, _, amount = text.rpartition("=")
+        told = re.fullmatch(r"([0-9.]+(?:e-?[0-9]+)?)(ns|us|µs|ms)?", amount.strip(), re.IGNORECASE)
+        try:
+            number = float(told[1]) if told else -1.0
+        except ValueError:
+            number = -1.0
+        if not told or not glob or not isfinite(number) or number < 0:
+            raise UsageError(f"--scale {text}: give GLOB=FACTOR or GLOB=DURATION, such as '*gemm*=0.5' or '*cast*=3us'")
+        if told[2] is None:
+            return cls(glob, number, None)
+        return cls(glob, None, number * _UNITS_US[told[2].lower()])
+
+
+_UNITS_US = {"ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3}
 
 
 def _not_met(name: str, *, is_rule: bool, has_steps: bool) -> str:
@@ -119,34 +145,44 @@ class _Names:
     """What a glob may mean."""
 
     linked: Linked
+    steps: Steps
     kernels: pl.Series
     calls: pl.Series
     launched: Bools
     """Shape [launches]: whether the call launched GPU work."""
 
     @classmethod
-    def of(cls, linked: Linked) -> _Names:
+    def of(cls, linked: Linked, steps: Steps) -> _Names:
         """Look up the names of a trace."""
         launched = np.zeros(linked.trace.launches.height, dtype=np.bool_)
         launched[linked.kernels["launch"].drop_nulls().to_numpy()] = True
         kernels, calls = (table["name"].cast(pl.String) for table in (linked.kernels, linked.trace.launches))
-        return cls(linked, kernels, calls, launched)
+        return cls(linked, steps, kernels, calls, launched)
 
     def removal(self, glob: str) -> _Asked:
         """Return the change that takes out what the glob matches, with the calls that launched nothing else."""
         removed, calls = _matching(self.kernels, glob), _matching(self.calls, glob) & ~self.launched
-        launch = self.linked.kernels["launch"].cast(pl.Int64).fill_null(-1).to_numpy()
-        gone = calls.copy()
-        gone[launch[removed & (launch >= 0)]] = True
-        gone[launch[~removed & (launch >= 0)]] = False
-        host = time_of(self.linked.trace.launches.filter(pl.Series(gone, dtype=pl.Boolean)))
+        host = host_time(self.linked, calls | only_launched(self.linked, removed))
         return _Asked(glob, Change(removed, host_gone=host), _REMOVED if removed.any() else _CALLS, calls)
 
-    def scaled(self, name: str, glob: str, factor: float) -> _Asked:
-        """Return the change that multiplies the durations of what the glob matches."""
-        meant = _matching(self.kernels, glob)
-        change = Change(np.zeros(meant.shape, dtype=np.bool_), factor=np.where(meant, factor, 1.0))
-        return _Asked(name, change, _SCALED, np.zeros(self.launched.shape, dtype=np.bool_))
+    def scaled(self, text: str) -> _Asked:
+        """Return the change of the durations of what the glob matches."""
+        scale = _Scale.of(text)
+        meant = _matching(self.kernels, scale.glob)
+        if scale.factor is not None:
+            return _Asked(text, Change.scaled(meant, scale.factor), _SCALED, self._no_calls())
+        recorded = self.linked.kernels["duration_ns"].to_numpy()
+        change = Change.lasting(meant, (scale.duration_us or 0.0) * 1e3, recorded)
+        return _Asked(text, change, _LASTING, self._no_calls())
+
+    def fused(self, globs: str) -> _Asked:
+        """Return the change that makes one kernel of each chain of those that any of the globs matches."""
+        meant = np.any([_matching(self.kernels, glob) for glob in globs.split("|")], axis=0)
+        change = fused(self.linked, chains(self.linked, meant, self.steps.step_of_kernel))
+        return _Asked(globs, change, _FUSED, self._no_calls())
+
+    def _no_calls(self) -> Bools:
+        return np.zeros(self.launched.shape, dtype=np.bool_)
 
 
 def _matching(names: pl.Series, glob: str) -> Bools:

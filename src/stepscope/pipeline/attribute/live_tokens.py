@@ -25,7 +25,9 @@ class LiveTokens(NamedTuple):
     source: str
 
 
-def live_tokens(deployment: Deployment, step: Step, groups: Sequence[WorkGroup], slots: int) -> LiveTokens | None:
+def live_tokens(
+    deployment: Deployment, step: Step, groups: Sequence[WorkGroup], slots: int, reads_per_step: float | None = None
+) -> LiveTokens | None:
     """Return the live tokens of a step: as told, else from its annotation, else from a gather that reads the pool.
 
     Args:
@@ -33,6 +35,7 @@ def live_tokens(deployment: Deployment, step: Step, groups: Sequence[WorkGroup],
         step: a step of the phase.
         groups: the work of the phase.
         slots: rows of the pool that a gather must read from.
+        reads_per_step: how often the pools of all layers are read, which tells a gather whose shapes are not recorded.
     """
     if deployment.context is not None and step.batch_size is not None:
         return LiveTokens(deployment.context * step.batch_size, f"--context × batch {step.batch_size}")
@@ -40,7 +43,10 @@ def live_tokens(deployment: Deployment, step: Step, groups: Sequence[WorkGroup],
     if annotated:
         return LiveTokens(int(annotated["tokens"]), "the step's annotation")
     for group in groups:
-        reads_pool = group.input_shapes and group.input_shapes[0][:1] == [slots]
-        if reads_pool and group.op in _GATHER_OPS and ONE_BLOCK_A_ROW in group.kernel and group.grid:
+        if ONE_BLOCK_A_ROW not in group.kernel or not group.grid:
+            continue
+        if group.input_shapes and group.input_shapes[0][:1] == [slots] and group.op in _GATHER_OPS:
             return LiveTokens(group.grid[0], "the rows that a gather reads from the pool")
+        if group.input_shapes is None and group.calls_per_step == reads_per_step and group.grid[0] < slots:
+            return LiveTokens(group.grid[0], "the rows that a gather copies as often as the pool is read")
     return None

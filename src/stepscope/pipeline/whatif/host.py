@@ -227,6 +227,6 @@ class _Done:
         return cls(rows, launched[rows], np.maximum.accumulate(device.end[rows]))
 
     def last(self, start: int, end: int) -> int | None:
-        """Return the last row that was launched before a call's start and had ended at its return; None: there is none."""
+        """Return the last row launched before a call began that had ended at its return; None: there is none."""
         position = min(np.searchsorted(self.launched, start), np.searchsorted(self.end, end, side="right")) - 1
         return int(self.rows[position]) if position >= 0 else None

@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
@@ -47,6 +48,7 @@ from stepscope.pipeline.detect.casts import (
 )
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.whatif import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,10 +76,12 @@ CONTROL = (
     "Restart with another pool size and nothing else changed (SGLang: --max-total-tokens 65536). If the step's time"
     " follows the pool's size, this is the cause; if it does not, it is not."
 )
-ASSUMPTION = (
-    "the casts are gone and nothing comes in their place; the host's launches stay as recorded, profiler overhead"
-    " included; from the fastest to the slowest step, and 10% for the replay's error"
+_LAUNCHES = (
+    "the host's launches stay as recorded, profiler overhead included; from the fastest to the slowest step, and 10%"
+    " for the replay's error"
 )
+ASSUMPTION = f"the casts are gone and nothing comes in their place; {_LAUNCHES}"
+LIVE_ASSUMPTION = f"only the live tokens are cast, at the rate of today's casts; {_LAUNCHES}"
 
 
 LIVE_TOKENS_UNKNOWN = Unchecked(
@@ -118,7 +122,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         yield from _other_counts(case, layout)
         return
     largest = pool_casts[0]
-    live = live_tokens(case.deployment, case.step, case.groups, largest.slots)
+    live = live_tokens(case.deployment, case.step, case.groups, largest.slots, largest.group.calls_per_step)
     if live is None:
         yield LIVE_TOKENS_UNKNOWN
     elif largest.slots < MIN_LIVE_RATIO * live.tokens:
@@ -151,11 +155,19 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         ],
         time_us_per_step=covered_us_per_step(case, casts.groups),
         evidence=evidence,
-        change=removal(case, casts.groups),
-        assumption=ASSUMPTION,
+        change=_live_only(case, pool_casts, live) if live else removal(case, casts.groups),
+        assumption=LIVE_ASSUMPTION if live else ASSUMPTION,
         control=CONTROL,
         fix=_fixes(origin),
     )
+
+
+def _live_only(case: Case, pool_casts: Sequence[_PoolCast], live: LiveTokens) -> Change:
+    """Return the change by which each cast is one of the live tokens: what is read must be read in any case."""
+    factor = np.ones(case.linked.kernels.height)
+    for cast in pool_casts:
+        factor[cast.group.rows] = min(live.tokens / cast.slots, 1.0)
+    return Change.scaled(factor != 1.0, factor)
 
 
 def _kept_by_head(case: Case) -> Iterator[Unchecked]:
