@@ -194,7 +194,11 @@ def _matching(names: pl.Series, glob: str) -> Bools:
 
 def _by_rule(case: Case, causes: Mapping[str, Cause]) -> dict[str, _Asked]:
     no_calls = np.zeros(case.linked.trace.launches.height, dtype=np.bool_)
-    return {rule: _Asked(rule, cause.change, cause.assumption, no_calls) for rule, cause in causes.items()}
+    return {
+        rule: _Asked(rule, cause.change, cause.assumption, no_calls)
+        for rule, cause in causes.items()
+        if cause.change is not None
+    }
 
 
 def _touches(case: Case, steps: Steps, asked: _Asked) -> bool:
@@ -254,8 +258,7 @@ def _rate(tokens: int | None, step_us: Range) -> Range | None:
 
 def _meant(case: Case, steps: Steps, change: Change) -> Bools:
     """Return which kernels of the steps a change is about."""
-    meant = change.removed if change.factor is None else change.removed | (change.factor != 1.0)
-    return meant & steps.rows(case.step_indices)
+    return change.touched & steps.rows(case.step_indices)
 
 
 def _calls_per_step(case: Case, steps: Steps, asked: _Asked) -> float:

@@ -98,8 +98,8 @@ def handed_over(idle: float) -> Kineto:
 def test_a_thread_that_was_silent_goes_on_from_the_one_that_had_its_turn() -> None:
     trace = handed_over(2000)
     (measured, _), (without, _) = (replayed(trace, gone).gpu_span_us.tolist() for gone in ([], ["cast"]))
-    # other runs from 7 to 17, the cast to 2017, the wait returns at 2021, b is launched at 2031 and ends at 2137. Without
-    # the cast the wait, begun at 20, returns at 24, 1997 earlier.
+    # other runs from 7 to 17, the cast to 2017, the wait returns at 2021, b is launched at 2031 and ends at 2137.
+    # Without the cast the wait, begun at 20, returns at 24, 1997 earlier.
     assert (measured, without) == (2137.0 - 7, 2137.0 - 1997 - 7)
 
 

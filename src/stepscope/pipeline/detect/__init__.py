@@ -9,6 +9,7 @@ from stepscope import units
 from stepscope.document import CouldNotCheck, Finding
 from stepscope.pipeline.detect.findings import can_predict, findings_of, in_order
 from stepscope.pipeline.detect.ladder import ladder_of
+from stepscope.pipeline.detect.overlap import explained
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.whatif import MOST_ERROR
@@ -43,6 +44,7 @@ def detect(case: Case, trace: int) -> Detected:
                 unchecked.append(_unchecked(rule, trace, said))
             else:
                 causes[rule.id] = said
+    causes = explained(case, causes, {rule.id for rule in all_rules() if rule.is_general})
     if not can_predict(case):
         unchecked += [_unchecked(rule, trace, _not_reproduced(case)) for rule in all_rules() if rule.id in causes]
     findings = in_order(findings_of(case, trace, causes))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.pipeline.detect.rule import Case, Cause
-    from stepscope.pipeline.whatif import Replayed
+    from stepscope.pipeline.whatif import Change, Replayed
 
 CRITICAL_GAIN = 0.30
 MAJOR_GAIN = 0.10
@@ -33,7 +33,8 @@ HIDING_GAIN = 0.05
 
 def findings_of(case: Case, trace: int, causes: Mapping[str, Cause]) -> list[Finding]:
     """Return the findings of a phase, in the order of the causes."""
-    replays = _Replays(case, causes, {}) if can_predict(case) else None
+    recurring = {rule: cause.change for rule, cause in causes.items() if cause.change is not None}
+    replays = _Replays(case, recurring, {}) if can_predict(case) else None
     return [_finding(case, trace, rule, cause, replays) for rule, cause in causes.items()]
 
 
@@ -73,7 +74,7 @@ class _Replays:
     """The steps without any set of the causes, each set replayed once: a replay passes over the whole trace."""
 
     case: Case
-    causes: Mapping[str, Cause]
+    changes: Mapping[str, Change]
     known: dict[frozenset[str], Replayed]
 
     def without(self, *rules: str) -> Replayed:
@@ -82,22 +83,22 @@ class _Replays:
         if not key:
             return self.case.measured
         if key not in self.known:
-            change = reduce(or_, (self.causes[rule].change for rule in rules))
+            change = reduce(or_, (self.changes[rule] for rule in rules))
             self.known[key] = self.case.timeline.replay(self.case.step_indices, change)
         return self.known[key]
 
 
 def _finding(case: Case, trace: int, rule: str, cause: Cause, replays: _Replays | None) -> Finding:
-    what_if = None if replays is None else _what_if(case, rule, replays)
+    what_if = _what_if(case, rule, cause, replays) if replays is not None and cause.change is not None else None
     share = cause.time_us_per_step / case.measured.step_us if case.measured.step_us else 0.0
     return Finding(
         rule=rule,
         trace=trace,
         phase=case.phase,
         severity=_severity_of_share(share) if what_if is None else severity_of_gain(_larger_gain(what_if)),
-        confidence=Confidence.LOW if what_if is None else cause.confidence,
+        confidence=Confidence.LOW if replays is None else cause.confidence,
         title=cause.title,
-        notes=[*cause.notes, *([_BY_SHARE] if what_if is None else [])],
+        notes=[*cause.notes, *([_BY_SHARE] if replays is None else [])],
         time_us_per_step=cause.time_us_per_step,
         share_of_step=share,
         evidence=cause.evidence,
@@ -107,13 +108,13 @@ def _finding(case: Case, trace: int, rule: str, cause: Cause, replays: _Replays 
     )
 
 
-def _what_if(case: Case, rule: str, replays: _Replays) -> WhatIf:
+def _what_if(case: Case, rule: str, cause: Cause, replays: _Replays) -> WhatIf:
     today = case.measured.step_us
     alone = replays.without(rule)
     gain = today - alone.step_us
     hiding = [
         other
-        for other in replays.causes
+        for other in replays.changes
         if other != rule
         and replays.without(other).step_us - replays.without(other, rule).step_us >= gain + HIDING_GAIN * today
     ]
@@ -122,12 +123,12 @@ def _what_if(case: Case, rule: str, replays: _Replays) -> WhatIf:
     return WhatIf(
         step_us=predicted_range(case.measured.duration_us, alone.duration_us),
         gpu_span_us=predicted_range(case.measured.gpu_span_us, alone.gpu_span_us),
-        unprofiled_step_us=case.unprofiled_us(replays.causes[rule].change),
+        unprofiled_step_us=case.unprofiled_us(cause.change),
         gain_fraction=gain / today if today else 0.0,
         gain_fraction_others_fixed=gain_then / today if today else 0.0,
         step_us_others_fixed=together.step_us,
         hidden_by=hiding,
-        assumption=replays.causes[rule].assumption,
+        assumption=cause.assumption,
     )
 
 

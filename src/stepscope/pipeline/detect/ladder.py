@@ -36,4 +36,5 @@ def ladder(case: Case, trace: int, changes: Iterable[tuple[str, Change]]) -> Ite
 def ladder_of(case: Case, trace: int, findings: Iterable[Finding], causes: Mapping[str, Cause]) -> list[Rung]:
     """Return the ladder of the findings above info, in their order; none where nothing is predicted."""
     fixed = [found.rule for found in findings if found.what_if and found.severity is not Severity.INFO]
-    return list(ladder(case, trace, ((rule, causes[rule].change) for rule in fixed)))
+    changes = ((rule, change) for rule in fixed if (change := causes[rule].change) is not None)
+    return list(ladder(case, trace, changes))

@@ -62,7 +62,8 @@ class Cause:
     notes: Sequence[str] = ()
     time_us_per_step: float
     evidence: Evidence
-    change: Change
+    change: Change | None
+    """None: it does not recur in every step, so that no step is predicted without it."""
     assumption: str
     control: str
     fix: Sequence[Fix] = field(default=())
@@ -100,3 +101,5 @@ class Rule:
     check: Check
     runs_last: bool = False
     """Whether it asks what would remain once the other causes are gone."""
+    is_general: bool = False
+    """Whether a rule that finds the same work to be something more special says more."""

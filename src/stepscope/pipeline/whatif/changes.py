@@ -59,6 +59,11 @@ class Change:
         """Return the change after which these rows last so long: one duration for all, or one for each kernel."""
         return cls.scaled(rows, duration_ns / np.maximum(recorded_ns, 1))
 
+    @property
+    def touched(self) -> Bools:
+        """Which kernels it removes, or gives another duration; shape [kernels]."""
+        return self.removed if self.factor is None else self.removed | (self.factor != 1.0)
+
     def durations(self, recorded: Ints) -> Ints:
         """Return the duration of each kernel in ns; what is removed lasts no time."""
         lasting = recorded if self.factor is None else np.rint(recorded * self.factor).astype(np.int64)

@@ -90,9 +90,10 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         return
     hidden_by = None
     if not _waits_for_host(case, measured):
-        if not found:
+        recurring = [rule for rule, cause in found.items() if cause.change is not None]
+        if not recurring:
             return
-        hidden_by = max(found, key=lambda rule: found[rule].time_us_per_step)
+        hidden_by = max(recurring, key=lambda rule: found[rule].time_us_per_step)
         measured = case.timeline.replay(case.step_indices, found[hidden_by].change)
         if not _waits_for_host(case, measured):
             return

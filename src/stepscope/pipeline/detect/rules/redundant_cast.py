@@ -190,4 +190,5 @@ RULE = Rule(
     needs=("GPU kernels", "input shapes, or --model and --tp to know a weight by its size"),
     explanation=__doc__,
     check=check,
+    is_general=True,
 )
