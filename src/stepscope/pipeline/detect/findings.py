@@ -27,6 +27,7 @@ MINOR_GAIN = 0.02
 REPLAY_ERROR = 0.10
 """How far the replay may miss: on the recorded pairs with and without the pool cast it misses by 1.4% and 8.7%."""
 _BY_SHARE = "Its gain is not predicted: the replay does not reproduce the steps. It is judged by its time alone."
+_RANKS_ALIKE = "; the other ranks change alike, so that collectives take what they took"
 HIDING_GAIN = 0.05
 """A cause hides another if the other gains at least this much more of the step once it is gone."""
 
@@ -128,8 +129,12 @@ def _what_if(case: Case, rule: str, cause: Cause, replays: _Replays) -> WhatIf:
         gain_fraction_others_fixed=gain_then / today if today else 0.0,
         step_us_others_fixed=together.step_us,
         hidden_by=hiding,
-        assumption=cause.assumption,
+        assumption=cause.assumption + (_RANKS_ALIKE if _has_collectives(case) else ""),
     )
+
+
+def _has_collectives(case: Case) -> bool:
+    return any(group.kernel_class == "collective" for group in case.groups)
 
 
 def predicted_range(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> Range:
