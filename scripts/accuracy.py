@@ -329,8 +329,8 @@ What the replay says about all recorded traces at hand. `python scripts/accuracy
 ## Without a change
 
 Median steps as recorded, added up kernel by kernel, and as the replay of the unchanged timeline has them. The replay
-takes from the trace how long each gap was and what work waited for, so that a miss here is a fault in it, and no miss no
-proof of what it predicts: for that, tests/pipeline/whatif/test_simulated.py runs random programs with some work and
+takes from the trace how long each gap was and what work waited for, so that a miss here is a fault in it, and no miss
+no proof of what it predicts: for that, tests/pipeline/whatif/test_simulated.py runs random programs with some work and
 without. Where it misses a trace by more than 2%, that trace's what-ifs are withheld.
 
 """.splitlines()
@@ -350,8 +350,8 @@ made on an H200 only, and where nearly all GPU time comes from graphs. The facto
 the errors are its spread; in a run of its own (`benchmarks/results/profiler-overhead-h200.md`) recording made a graph's
 step 3.8% longer.
 
-Of eager steps no estimate is given. In that run, on one host, an op cost about 1.3 µs, its shapes 1.1, a kernel with its
-launch 1.8, a frame 0.9. Taken from the eager steps below, such costs leave between 34% less and 132% more than was
+Of eager steps no estimate is given. In that run, on one host, an op cost about 1.3 µs, its shapes 1.1, a kernel with
+its launch 1.8, a frame 0.9. Taken from the eager steps below, such costs leave between 34% less and 132% more than was
 measured: what recording costs a host differs from one recording to the next, and no trace tells it.
 
 """.splitlines()
