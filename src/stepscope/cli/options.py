@@ -60,17 +60,20 @@ class _Served(TypedDict, total=False):
     ]
 
 
+Sources = Annotated[
+    list[Path],
+    Parameter(
+        "--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."
+    ),
+]
+
+
 class _Facts(_Served, total=False):
     """`stepscope.pipeline.facts.Options`, as options."""
 
     gpu: Annotated[str | None, Parameter("--gpu", help="GPU; by default the one that the trace recorded.")]
     context: Annotated[int | None, Parameter("--context", converter=count, help="Live tokens of a request.")]
-    sources: Annotated[
-        list[Path],
-        Parameter(
-            "--source", negative=(), consume_multiple=False, help="Folder with the recorded source files (repeatable)."
-        ),
-    ]
+    sources: Sources
 
 
 Served = Annotated[_Served | None, Parameter(name="*")]

@@ -8,6 +8,16 @@ from typing import Any
 import msgspec
 
 from stepscope.document.calibration import Calibration, Clocks, Measurement, NotMeasured
+from stepscope.document.capture import (
+    Capture,
+    CapturedTrace,
+    CaptureProblem,
+    Served,
+    ServerFacts,
+    TraceKind,
+    Traffic,
+    Unrecorded,
+)
 from stepscope.document.comparison import (
     ClassDelta,
     Comparison,
@@ -79,6 +89,9 @@ __all__ = [
     "BatchCost",
     "BatchPoint",
     "Calibration",
+    "Capture",
+    "CaptureProblem",
+    "CapturedTrace",
     "ClassDelta",
     "ClassTime",
     "Clocks",
@@ -111,6 +124,8 @@ __all__ = [
     "Range",
     "RuledOut",
     "Rung",
+    "Served",
+    "ServerFacts",
     "Severity",
     "SideOfSteps",
     "Spread",
@@ -118,7 +133,10 @@ __all__ = [
     "StepSummary",
     "Tool",
     "TraceInfo",
+    "TraceKind",
+    "Traffic",
     "Unpaired",
+    "Unrecorded",
     "Verdict",
     "Warning_",
     "WaterfallDelta",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stepscope.errors import UsageError
 from stepscope.model.json_file import decode, read_bytes
@@ -42,7 +43,7 @@ class ServerInfo:
     server: str
     model_path: str | None
     """A folder, or a name on a hub."""
-    parallel: Parallel
+    parallel: Parallel | None
     kv_cache_dtype: str | None
     """As the server calls it; `auto` follows the checkpoint."""
     dtype: str | None
@@ -104,12 +105,15 @@ class _VllmCache(msgspec.Struct):
 
 class _Vllm(msgspec.Struct):
     model_config: _VllmModel
-    parallel_config: _VllmParallel = msgspec.field(default_factory=_VllmParallel)
+    parallel_config: _VllmParallel | None = msgspec.field(default_factory=_VllmParallel)
+    """None: vLLM tells it over HTTP in its developer mode only."""
     cache_config: _VllmCache = msgspec.field(default_factory=_VllmCache)
 
 
 class _VllmAnswer(msgspec.Struct):
     vllm_config: str | _Vllm
+    cache_config: _VllmCache | None = None
+    """What its metrics tell of the cache, beside a text that leaves it out."""
 
 
 def read_server_info(path: str | Path) -> ServerInfo:
@@ -125,8 +129,11 @@ def read_server_info(path: str | Path) -> ServerInfo:
     fields = decode(content, dict[str, Any], what)
     try:
         if "vllm_config" in fields:
-            config = decode(content, _VllmAnswer, what).vllm_config
-            return _of_vllm(_vllm_text(config, what) if isinstance(config, str) else config)
+            answer = decode(content, _VllmAnswer, what)
+            if isinstance(answer.vllm_config, _Vllm):
+                return _of_vllm(answer.vllm_config)
+            told = _vllm_text(answer.vllm_config, what)
+            return _of_vllm(told if answer.cache_config is None else replace(told, cache_config=answer.cache_config))
         if "model_config" in fields and "parallel_config" in fields:
             return _of_vllm(decode(content, _Vllm, what))
         if "model_path" in fields:
@@ -179,12 +186,11 @@ def _sglang_slots(told: _Sglang) -> tuple[int | None, list[str]]:
     return next(iter(ranks), None), []
 
 
-def _of_vllm(told: _Vllm) -> ServerInfo:
+def _vllm_ranks(spread: _VllmParallel) -> tuple[Parallel, list[str]]:
     """Count vLLM's ranks as SGLang does: its `dp` groups attend apart and share the experts (of a dense model, none).
 
     There each group holds dense MLPs, shared experts and the LM head for itself.
     """
-    spread, cache = told.parallel_config, told.cache_config
     groups, ranks = spread.data_parallel_size, spread.tensor_parallel_size * spread.data_parallel_size
     notes = []
     if spread.enable_expert_parallel is None and ranks > 1:
@@ -198,7 +204,12 @@ def _of_vllm(told: _Vllm) -> ServerInfo:
         shared_dp=groups,
         lm_head_dp=groups,
     )
-    blocks = cache.num_gpu_blocks
+    return parallel, notes
+
+
+def _of_vllm(told: _Vllm) -> ServerInfo:
+    cache, blocks = told.cache_config, told.cache_config.num_gpu_blocks
+    parallel, notes = (None, []) if told.parallel_config is None else _vllm_ranks(told.parallel_config)
     return ServerInfo(
         server="vLLM",
         model_path=told.model_config.model,
