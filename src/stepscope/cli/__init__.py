@@ -13,6 +13,7 @@ from cyclopts.exceptions import UnusedCliTokensError
 
 from stepscope.cli.bench import bench
 from stepscope.cli.calibrate import calibrate
+from stepscope.cli.capture import capture
 from stepscope.cli.compare import compare
 from stepscope.cli.demo import demo
 from stepscope.cli.diagnose import diagnose
@@ -35,7 +36,22 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, calibrate, compare, demo, diagnose, explain, floor, lab, ops, rules, schema, sql, what_if):
+for command in (
+    bench,
+    calibrate,
+    capture,
+    compare,
+    demo,
+    diagnose,
+    explain,
+    floor,
+    lab,
+    ops,
+    rules,
+    schema,
+    sql,
+    what_if,
+):
     app.command(command)
 
 

@@ -1,0 +1,1 @@
+"""Traces from live servers and from plain programs."""
