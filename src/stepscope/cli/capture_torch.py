@@ -35,7 +35,7 @@ def capture_torch(
     ] = False,
     output: Annotated[
         Path | None,
-        Parameter("--output", help="Folder for the traces, one a process; by default stepscope-<date>-<time>."),
+        Parameter("--output", help="Folder for the traces, one a process; by default stepscope-DATE-TIME."),
     ] = None,
     diagnose: Annotated[bool, Parameter("--diagnose", negative=(), help="Diagnose them at once.")] = False,
 ) -> ExitCode:
