@@ -35,7 +35,7 @@ def capture_torch(
     ] = False,
     output: Annotated[
         Path | None,
-        Parameter("--output", help="Folder for the traces, one a process; by default stepscope-DATE-TIME."),
+        Parameter("--output", help="Folder for the traces, one a process; by default stepscope-capture-DATE-TIME."),
     ] = None,
     diagnose: Annotated[bool, Parameter("--diagnose", negative=(), help="Diagnose them at once.")] = False,
 ) -> ExitCode:
@@ -46,7 +46,7 @@ def capture_torch(
     """
     from stepscope.capture.torch_program import run_program  # noqa: PLC0415 -- only when there is something to run
 
-    folder = output or Path(time.strftime("stepscope-%Y%m%d-%H%M%S"))
+    folder = output or Path(time.strftime("stepscope-capture-%Y%m%d-%H%M%S"))
     captured = run_program(command, folder, steps=steps, wait=wait, stacks=stacks)
     for note in captured.notes:
         warn(note)
