@@ -3,7 +3,7 @@
 It runs in the program, which must not notice. So nothing of torch is imported before the program does so, no hook is
 registered that torch.compile would see, and what goes wrong here is reported and never raised. What is put in the way
 of a call is other code in `nn.Module.__call__`, which stays the same function; it is there between outermost calls
-only, so that within one everything runs as it would alone, and stacks show nothing of it.
+only, so that within one everything runs as it would alone, and stacks show it as torch's own.
 """
 
 from __future__ import annotations
@@ -98,23 +98,24 @@ class ModuleCalls:
         self._thread: int | None = None
         self._process = os.getpid()
         self._is_over = False
-        global _of_this_process  # noqa: PLW0603 -- there is one `nn.Module`
-        _of_this_process = self
+        global of_this_process  # noqa: PLW0603 -- there is one `nn.Module`
+        of_this_process = self
         torch_profile.substitute = self
         reporter.begins(loaded_torch=True)
         call.__code__ = self._counting
 
-    def answer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Call a module from outside of any other."""
+    def enter(self, module: nn.Module) -> FunctionType:
+        """Count a call from outside of any other module's, and return what answers it."""
         if self._thread not in {None, get_ident()} or os.getpid() != self._process:
-            return self._as_it_was(module, *args, **kwargs)
+            return self._as_it_was
         self._call.__code__ = self._as_it_was.__code__
-        try:
-            self._begin(module)
-            return self._call(module, *args, **kwargs)
-        finally:
-            if not self._is_over:
-                self._call.__code__ = self._counting
+        self._begin(module)
+        return self._call
+
+    def leave(self, answered_by: FunctionType) -> None:
+        """Wait for the next call from outside, after one that `enter` let in."""
+        if answered_by is self._call and not self._is_over:
+            self._call.__code__ = self._counting
 
     def withdraw(self) -> None:
         """Leave the program to itself, and take back what was recorded: it marks its own steps."""
@@ -191,18 +192,19 @@ class ModuleCalls:
         self._call.__code__ = self._as_it_was.__code__
 
 
-_of_this_process: ModuleCalls | None = None
+of_this_process: ModuleCalls
+"""There once `nn.Module.__call__` is counted."""
 
 
 def _outermost(self, *args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN003, ANN202
-    """Stand in `nn.Module.__call__`, with the globals of torch's module: so it finds its way by an import."""
-    from stepscope.capture.module_calls import answer  # noqa: PLC0415 -- as the docstring says
+    """Stand in `nn.Module.__call__`, under its name in stacks.
 
-    return answer(self, args, kwargs)
+    It runs with the globals of torch's module, and finds its way by an import.
+    """
+    from stepscope.capture.module_calls import of_this_process as calls  # noqa: PLC0415 -- as the docstring says
 
-
-def answer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- what it returns
-    """Call a module, and count the call."""
-    if _of_this_process is None:
-        raise AssertionError("the code of nn.Module.__call__ is changed by ModuleCalls alone")
-    return _of_this_process.answer(module, args, kwargs)
+    call = calls.enter(self)
+    try:
+        return call(self, *args, **kwargs)
+    finally:
+        calls.leave(call)
