@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -145,7 +146,11 @@ class Reporter:
 
 def read_reports(folder: Path) -> list[Report]:
     """Return what the program's processes told; not what one of them was stopped at writing."""
-    return [msgspec.json.decode(path.read_bytes(), type=Report) for path in sorted(folder.glob("*.json"))]
+    told = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(msgspec.MsgspecError):
+            told.append(msgspec.json.decode(path.read_bytes(), type=Report))
+    return told
 
 
 reporter: Reporter | None = Reporter(Path(os.environ[REPORTS])) if os.environ.get(REPORTS) else None

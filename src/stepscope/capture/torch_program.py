@@ -32,7 +32,6 @@ _HIDDEN = ".stepscope-*"
 class Captured:
     """What a program recorded."""
 
-    folder: Path
     recorded: tuple[Recorded, ...]
     """Each with its file."""
     notes: tuple[str, ...]
@@ -66,7 +65,7 @@ def run_program(command: Sequence[str], folder: Path, *, steps: int | None, wait
             environment["PYTHONPATH"] = os.pathsep.join(paths)
             code, ending = _run(command, environment)
             told = read_reports(Path(reports))
-        captured = _captured(folder, told)
+        captured = _captured(told)
         if ending is not None and ending != signal.SIGINT:
             signal.raise_signal(ending)
         if code:
@@ -149,7 +148,7 @@ def _is_at_the_keyboard() -> bool:
         os.close(terminal)
 
 
-def _captured(folder: Path, told: Sequence[Report]) -> Captured:
+def _captured(told: Sequence[Report]) -> Captured:
     recorded = [each for report in told for each in report.recorded]
     whole = tuple(each for each in recorded if each.file is not None and Path(each.file).is_file())
     notes = [f"{_name(each)}{fewer_steps(each)}" for each in recorded if each.steps < each.asked]
@@ -161,7 +160,7 @@ def _captured(folder: Path, told: Sequence[Report]) -> Captured:
         )
     if whole:
         notes += [f"{report.python}: recording was given up: {report.failure}" for report in told if report.failure]
-    return Captured(folder, whole, tuple(notes))
+    return Captured(whole, tuple(notes))
 
 
 def _name(recorded: Recorded) -> str:
