@@ -166,7 +166,7 @@ def is_whole(path: Path) -> bool:
 def _opened(path: Path) -> BinaryIO:
     if path.suffix != ".gz":
         return path.open("rb")
-    return cast("BinaryIO", igzip.IGzipFile(path, "rb"))  # type: ignore[no-untyped-call] -- isal has no types there
+    return cast("BinaryIO", igzip.open(path, "rb"))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)

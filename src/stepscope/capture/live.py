@@ -190,7 +190,7 @@ async def _record(  # noqa: PLR0913, PLR0917 -- what the stages before found
         if unprofiled.first_token_us is None:
             unprofiled = changed(unprofiled, first_token_us=requests.first_tokens())
         watch = Watch(folder, server)
-        server_folder = plan.server_folder or os.path.abspath(folder)  # noqa: PTH100 -- reads no disk
+        server_folder = plan.server_folder or os.path.abspath(folder)  # noqa: ASYNC240, PTH100 -- reads no disk
         recording = Recording(server_folder, plan.steps + server.guard_steps, plan.stacks)
         try:
             async with profiling(server, recording, plan.timeout_s, says) as profiler:

@@ -23,6 +23,7 @@ from stepscope.cli.lab import lab
 from stepscope.cli.ops import ops
 from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
+from stepscope.cli.signals import cleaning_up
 from stepscope.cli.sql import sql
 from stepscope.cli.what_if import what_if
 from stepscope.errors import ExitCode, StepscopeError
@@ -62,7 +63,8 @@ def main() -> int:
     _write_any_character()
     _bound_width()
     try:
-        result = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
+        with cleaning_up():
+            result = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         if sys.stdout is not None:
             sys.stdout.flush()
     except CycloptsError as error:

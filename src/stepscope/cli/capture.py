@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from stepscope.cli import options
+from stepscope.cli.capture_torch import capture_torch
 from stepscope.cli.output import check_writable, result_stream
 from stepscope.errors import ExitCode, PartNotInstalledError, UsageError
 from stepscope.report import Format
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from stepscope.capture.client import Access
 
 capture = App(name="capture", help="Take checked traces from a running server.", version_flags=[])
+
+capture.command(capture_torch, name="torch")
 
 _Url = Annotated[str, Parameter(help="The server, such as http://localhost:8000.")]
 

@@ -224,6 +224,18 @@ def test_a_full_disk_keeps_nothing_and_leaves_nothing(
     assert entries(kept) == []
 
 
+def test_an_interrupt_while_columns_are_kept_leaves_nothing(
+    kept: Cache, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "_write_facts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(file, cache=kept)
+    assert entries(kept) == []
+
+
 def test_the_oldest_go_when_the_cache_is_full(kept: Cache, tmp_path: Path, reads: list[str]) -> None:
     paths = [pool_cast(steps=2, layers=2).save(tmp_path / f"{number}.json") for number in range(4)]
     load(paths[0], cache=kept)

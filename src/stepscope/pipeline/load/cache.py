@@ -122,7 +122,9 @@ class Cache:
             new.rename(entry)
             self._make_room(entry)
         except (OSError, pl.exceptions.PolarsError):
-            if new is not None:
+            return
+        finally:
+            if new is not None:  # and was not renamed
                 shutil.rmtree(new, ignore_errors=True)
 
     def _make_room(self, newest: Path) -> None:
