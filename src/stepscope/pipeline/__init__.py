@@ -379,7 +379,7 @@ def _one_file(path: str | Path) -> str:
 def _traces(paths: Sequence[str | Path], listener: Listener, cache: Cache | None) -> Iterator[Trace]:
     """Load the traces one after another; what is no trace in a folder is passed over, unless nothing else is there."""
     for path in paths:
-        files = find_traces(path)
+        files = find_traces(path, listener)
         passed_over = 0
         for file in files:
             try:
