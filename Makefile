@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SERVERS ?= .servers
 
-.PHONY: demo test lint unit clean
+.PHONY: demo test lint unit test-servers clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/demo.stamp: pyproject.toml
@@ -30,5 +31,9 @@ lint: $(VENV)/test.stamp
 unit: $(VENV)/test.stamp
 	$(BIN)/pytest --numprocesses 2 --cov --cov-report term
 
+test-servers: $(VENV)/test.stamp  ## capture from a real vLLM server: 3.4 GB to install, no GPU needed
+	$(BIN)/python tests/servers/install_vllm.py $(SERVERS)/vllm
+	STEPSCOPE_SERVERS=$(abspath $(SERVERS)) $(BIN)/pytest -m servers tests/servers
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(SERVERS)

@@ -45,7 +45,7 @@ class Reader:
             NotATraceError: a file is no trace, or a folder holds nothing else.
         """
         for path in paths:
-            files = find_traces(path)
+            files = find_traces(path, self.listener)
             passed_over = 0
             for file in files:
                 try:

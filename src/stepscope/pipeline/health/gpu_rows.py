@@ -39,8 +39,7 @@ _CAPTURE_AGAIN = "record fewer steps, or without stacks, so that the profiler's 
 def missing_gpu_rows(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     """Warn of steps, replays and stretches of time whose GPU work was not recorded."""
     if not linked.kernels.height:
-        message = "nothing recorded of the GPU: no kernels, copies or sets; record with GPU activity"
-        yield TraceWarning("no-gpu-events", message, spoils_totals=True)
+        yield TraceWarning("no-gpu-events", _nothing_of_the_gpu(linked), spoils_totals=True)
         return
     silent = _steps_without_rows(linked, steps)
     if silent:
@@ -54,6 +53,18 @@ def missing_gpu_rows(linked: Linked, steps: Steps) -> Iterator[TraceWarning]:
     if waited:
         message = f"gaps in which the host waited for GPU work that was not recorded; {_CAPTURE_AGAIN}"
         yield TraceWarning("unrecorded-work", message, waited, spoils_totals=True)
+
+
+def _nothing_of_the_gpu(linked: Linked) -> str:
+    """Say what the rows of the host tell about why none is the GPU's."""
+    trace = linked.trace
+    nothing = "nothing recorded of the GPU: no kernels, copies or sets"
+    launched = int(_named(linked, STARTS_WORK).sum())
+    if launched:
+        return f"{nothing}, though {launched:,} were launched (while a graph is captured, none runs)"
+    if trace.ops.height:
+        return f"{nothing}, and no launch; the process ran on the CPU alone, or recorded without GPU activity"
+    return f"{nothing}, and no op; a process that runs no model, as a server's front end, leaves such a trace"
 
 
 def step_of_launch(linked: Linked, steps: Steps) -> Ints:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.errors import NotATraceError, UsageError
 from stepscope.pipeline.load.source import STDIN, is_url
 
+if TYPE_CHECKING:
+    from stepscope.pipeline.load.listener import Listener
+
 _SUFFIXES = (".json", ".json.gz", ".json.zst")
+_FRONT_END = ".async_llm."
+"""In the name of the trace that vLLM's front end writes beside those of its workers; it runs no model."""
 
 
-def find_traces(path: str | Path) -> list[str]:
+def find_traces(path: str | Path, listener: Listener | None = None) -> list[str]:
     """Return what a path names: itself, as a URL and `-` for stdin do, or the JSON files below a folder, packed or not.
+
+    A front end's trace in a folder is passed over, unless nothing else is there.
+
+    Args:
+        path: a file, folder or URL.
+        listener: told what is passed over.
 
     Raises:
         UsageError: the path does not exist or cannot be looked at.
@@ -29,7 +41,12 @@ def find_traces(path: str | Path) -> list[str]:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     if not found:
         raise NotATraceError(f"{path}: the folder holds no trace (no {', '.join(_SUFFIXES)} file)")
-    return [str(entry) for entry in found]
+    workers = [entry for entry in found if _FRONT_END not in entry.name]
+    if workers and listener:
+        for entry in found:
+            if _FRONT_END in entry.name:
+                listener.warns(f"passed over {entry}: the trace of vLLM's front end, which runs no model")
+    return [str(entry) for entry in workers or found]
 
 
 def is_folder(path: str | Path) -> bool:
