@@ -117,7 +117,8 @@ def test_the_steps_that_were_asked_for_are_in_the_trace(server: Server, tmp_path
     query = "SELECT count(*) AS steps FROM steps WHERE phase = 'decode' AND batch_size = 1"
     command = [sys.executable, "-m", "stepscope", "sql", worker["path"], query, "--format", "json"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 -- our own command
-    assert json.loads(answer.stdout)["rows"][0][0] in {2, 3}  # one of the three may be the prefill of a new request
+    # one of the three may be the prefill of a new request; and vLLM goes on until it has heard that it should stop
+    assert json.loads(answer.stdout)["rows"][0][0] >= 2
 
 
 def test_a_server_without_a_profiler_is_told_how_to_restart(unprofiled: Server, tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def no_file_above(server: Server, size: int) -> Iterator[None]:
 
 
 def test_traces_that_could_not_be_written_are_refused(server: Server, tmp_path: Path) -> None:
-    # torch writes a plain file first and packs it: here it is cut to nothing, and the server answers that all went well.
+    # torch writes a plain file first and packs it: here it is cut to nothing, and the server answers that all is well.
     with no_file_above(server, 50_000):
         code, _, stderr = capture(server.url, *SHORT, "--folder", tmp_path / "cut")
     assert code == 5
