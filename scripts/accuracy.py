@@ -235,6 +235,7 @@ PAIRS = [
     ),
     _lab(f"hidden-sync-{ONE}", "cudaStreamSynchronize"),
     _lab("hidden-sync-16x4096-pool495552", "cudaStreamSynchronize"),
+    _lab("allocator-churn-1x1024+1024-pool495552", "cudaFree", "cudaMalloc", mode="eager"),
     Pair(
         "sglang#35291, built",
         published_cases.pool_cast,
