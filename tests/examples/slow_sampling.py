@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.decode_steps import Work, eager, graphed
 from tests.kernel_names import ADD, ATTENTION, GEMM, NORM
-from tests.sampler_names import (
+from tests.plain_op_names import (
     ARGMAX,
     MASK,
     NARROW_SORT,

@@ -42,6 +42,7 @@ from stepscope.pipeline.detect.lm_head import find_lm_head, lm_head_weight
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.detect.training import is_training
 from stepscope.pipeline.whatif import fused
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     placement = Placement.of(case)
     after = (placement.step >= 0) & (placement.start >= find_lm_head(case, placement).ends(placement)[placement.step])
     sorts = after & placement.where(_sorts_widely)
-    if not sorts.any():
+    if not sorts.any() or is_training(case.linked):
         return
     sampler = after & placement.where(lambda group: group.kernel_class in _SAMPLER)
     time_us = placement.covered_us_per_step(sampler)

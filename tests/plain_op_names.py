@@ -26,3 +26,17 @@ ARGMAX = (
 )
 TOP_K = "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(at::cuda::detail::TensorInfo<float const>)"
 ONE_KERNEL = "void flashinfer::sampling::TopKTopPSamplingFromProbKernel<1024u, (cub::BlockScanAlgorithm)2, 4u, true>"
+SQUARE = _VECTORIZED + "(anonymous namespace)::pow_tensor_scalar_kernel_impl<float, float>, std::array<char*, 2ul> >"
+MEAN = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float> > >"
+ADD_FLOAT = _VECTORIZED + "CUDAFunctorOnSelf_add<float>, std::array<char*, 2ul> >"
+RSQRT = _VECTORIZED + "rsqrt_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul> >"
+MULTIPLY = _VECTORIZED + "BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> > >"
+NEGATE = _VECTORIZED + "neg_kernel_cuda(at::TensorIteratorBase&)::{lambda(c10::BFloat16)#1}, std::array<char*, 2ul> >"
+CONCATENATE = (
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy<OpaqueType<2u> >"
+)
+QUANTISE = "void vllm::dynamic_per_token_scaled_fp8_quant_kernel<c10::BFloat16, c10::Float8_e4m3fn>"
+BACKWARD = (
+    _VECTORIZED + "(anonymous namespace)::silu_backward_kernel>, std::array<char*, 3ul> >"
+)
+ROPE = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*, c10::BFloat16*)"
