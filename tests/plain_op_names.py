@@ -32,11 +32,7 @@ ADD_FLOAT = _VECTORIZED + "CUDAFunctorOnSelf_add<float>, std::array<char*, 2ul> 
 RSQRT = _VECTORIZED + "rsqrt_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul> >"
 MULTIPLY = _VECTORIZED + "BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> > >"
 NEGATE = _VECTORIZED + "neg_kernel_cuda(at::TensorIteratorBase&)::{lambda(c10::BFloat16)#1}, std::array<char*, 2ul> >"
-CONCATENATE = (
-    "void at::native::(anonymous namespace)::CatArrayBatchedCopy<OpaqueType<2u> >"
-)
+CONCATENATE = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<OpaqueType<2u> >"
 QUANTISE = "void vllm::dynamic_per_token_scaled_fp8_quant_kernel<c10::BFloat16, c10::Float8_e4m3fn>"
-BACKWARD = (
-    _VECTORIZED + "(anonymous namespace)::silu_backward_kernel>, std::array<char*, 3ul> >"
-)
+BACKWARD = _VECTORIZED + "(anonymous namespace)::silu_backward_kernel>, std::array<char*, 3ul> >"
 ROPE = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*, c10::BFloat16*)"
