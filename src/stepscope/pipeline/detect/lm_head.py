@@ -1,0 +1,145 @@
+"""Which multiplication of a step is the LM head, and how large: what comes after it is sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stepscope.model import Component
+from stepscope.pipeline.cost import Ceilings, Work
+from stepscope.pipeline.cost.ops import as_gemm, call_of
+from stepscope.pipeline.cost.rank import ACTIVATION_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from stepscope.model import Weight
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.cost.ops import Gemm
+    from stepscope.pipeline.detect.placement import Placement
+    from stepscope.pipeline.detect.rule import Case
+
+    Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+_DTYPE = "BFloat16"
+"""Of the LM head, which is never quantised by default."""
+_GEMMS = {"gemm", "moe-gemm"}
+FITS_ALL_TOKENS = (0.8, 2.0)
+"""Without shapes: a multiplication that takes so many times the least time for all tokens computes all of them."""
+LEAST_SLOWDOWN = 2.0
+"""Without shapes: and at least so many times the least time for the rows that are needed."""
+
+_SECOND_HALF = "splitKreduce"
+"""Adds up the parts of a multiplication that stands before it."""
+
+
+class Product(NamedTuple):
+    """A group of kernels that multiplies by the LM head, and its sizes."""
+
+    group: WorkGroup
+    gemm: Gemm
+
+
+class Multiplied(NamedTuple):
+    """The LM head's multiplication: [rows, width] × [width, vocabulary]."""
+
+    rows: int
+    vocabulary: int
+    width: int
+    dtype: str
+    fixed_bytes: float
+    """Of the weight, however many rows there are."""
+    from_shape: bool
+    """Or else from its duration."""
+
+    def work(self, rows: int) -> Work:
+        """Return what so many rows cost."""
+        moved = self.fixed_bytes + rows * (self.width + self.vocabulary) * ACTIVATION_BYTES
+        return Work(moved, 2.0 * rows * self.vocabulary * self.width, self.dtype)
+
+    def shrinks_to(self, rows: int, ceilings: Ceilings | None) -> float:
+        """Return the fraction of its time that is left if only so many rows are multiplied, at the same efficiency."""
+        few, many = self.work(rows), self.work(self.rows)
+        if ceilings is None:
+            return max(few.flops / many.flops, few.bytes / many.bytes)
+        return ceilings.call_floor(few)[0] / ceilings.call_floor(many)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LmHead:
+    """The last multiplication by the LM head in each step."""
+
+    rows: Ints
+    """Rows of `Linked.kernels`, one for each step that has one."""
+    products: tuple[Product, ...]
+    """Those that shapes tell to be it, the longest first; empty: it is the last multiplication of the step."""
+
+    def ends(self, placement: Placement) -> Ints:
+        """Return when it has ended, by step, in ns; a step without it never gets so far."""
+        ends = np.full(max(placement.steps) + 1, np.iinfo(np.int64).max)
+        ends[placement.step[self.rows]] = placement.end[self.rows]
+        return ends
+
+
+def find_lm_head(case: Case, placement: Placement) -> LmHead:
+    """Find the LM head of each step by the shape of its weight, or else by its place."""
+    products = tuple(_products(case))
+    known = {id(product.group) for product in products}
+
+    def is_head(group: WorkGroup) -> bool:
+        if known:
+            return id(group) in known
+        return group.kernel_class in _GEMMS and _SECOND_HALF not in group.kernel
+
+    rows = np.flatnonzero(placement.where(is_head))
+    by_step = rows[np.lexsort((placement.start[rows], placement.step[rows]))]
+    last = np.diff(placement.step[by_step], append=-1) != 0
+    return LmHead(by_step[last], products)
+
+
+def multiplied(case: Case, placement: Placement, lm_head: LmHead) -> Multiplied | None:
+    """Return the sizes of the LM head's longest product, by its shape, or else by its time; None where neither tells.
+
+    Without shapes only one thing can be told: that it takes as long as all tokens must, and longer than needed ones.
+    """
+    if lm_head.products:
+        gemm = lm_head.products[0].gemm
+        fixed = gemm.bytes - gemm.m * (gemm.k + gemm.n) * ACTIVATION_BYTES
+        return Multiplied(gemm.m, gemm.n, gemm.k, gemm.multiply_dtype, max(fixed, 0), from_shape=True)
+    weight, ceilings = lm_head_weight(case), Ceilings.of(case.gpu)
+    tokens, needed = case.step.tokens, case.step.batch_size
+    if weight is None or ceilings is None or tokens is None or needed is None or not lm_head.rows.size:
+        return None
+    vocabulary, width = weight.shape
+    all_of_it = Multiplied(tokens, vocabulary, width, _DTYPE, weight.elements * ACTIVATION_BYTES, from_shape=False)
+    us = float(np.median((placement.end - placement.start)[lm_head.rows])) / 1e3
+    all_us, needed_us = (ceilings.call_floor(all_of_it.work(rows))[0] for rows in (tokens, needed))
+    low, high = FITS_ALL_TOKENS
+    return all_of_it if low * all_us <= us <= high * all_us and us >= LEAST_SLOWDOWN * needed_us else None
+
+
+def lm_head_weight(case: Case) -> Weight | None:
+    """Return the LM head as it lies on one rank; None where no weight is known."""
+    return next((weight for weight in case.deployment.weights if _is_matrix_of_head(weight)), None)
+
+
+def _is_matrix_of_head(weight: Weight) -> bool:
+    return weight.component is Component.LM_HEAD and weight.is_matrix
+
+
+def _products(case: Case) -> Iterator[Product]:
+    """Yield the multiplications by a tensor as high as the vocabulary, whole or this rank's part of it."""
+    spec, weight = case.deployment.spec, lm_head_weight(case)
+    if spec is None:
+        return
+    heights = {spec.vocab_size, weight.shape[0] if weight else spec.vocab_size}
+    for group in case.groups:
+        call = call_of(group)
+        gemm = as_gemm(call) if call else None
+        if gemm and gemm.n in heights and gemm.batch == 1 and _SECOND_HALF not in group.kernel:
+            yield Product(group, gemm)

@@ -1,0 +1,57 @@
+"""`lm-head-all-tokens`: how much of the head is needed, by shapes and by time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.answers import finding, rules
+from tests.examples.lm_head_all_tokens import (
+    ARGMAX_OF_ONE,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+    all_tokens_then_a_slice,
+    head,
+    head_that_takes_as_long_as_all_tokens_do,
+    step,
+    without_shapes,
+)
+from tests.stages import diagnosed
+
+from stepscope.document import Confidence, Severity
+
+WEIGHT_BYTES = VOCABULARY * WIDTH * 2
+TFLOPS, GB_PER_S = 790.0, 4_300.0
+"""An H200's, as measured: hardware/gpus/h200.toml."""
+
+
+def test_what_is_left_is_one_reading_of_the_weight() -> None:
+    diagnosis = diagnosed(all_tokens_then_a_slice())
+    found = finding(diagnosis, "lm-head-all-tokens")
+    assert found.confidence is Confidence.HIGH
+    assert found.severity is Severity.MAJOR
+    assert found.evidence.input_shape == [TOKENS, WIDTH]
+    assert found.evidence.tensor == "weight lm_head [19360, 6144]"
+    assert found.evidence.bytes_per_call == WEIGHT_BYTES + TOKENS * (WIDTH + VOCABULARY) * 2
+    all_us = 2 * TOKENS * WIDTH * VOCABULARY / TFLOPS / 1e6
+    one_us = WEIGHT_BYTES / GB_PER_S / 1e3
+    assert found.what_if is not None
+    gain_us = diagnosis.steps[0].duration_us.median - found.what_if.step_us.expected
+    assert gain_us == pytest.approx(1250 * (1 - one_us / all_us), rel=0.01)
+
+
+def test_a_head_that_is_known_by_its_time_alone_is_of_low_confidence() -> None:
+    found = finding(diagnosed(head_that_takes_as_long_as_all_tokens_do()), "lm-head-all-tokens")
+    assert found.confidence is Confidence.LOW
+    assert any("No shapes were recorded" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("us", "fires"), [(900, False), (1000, True), (2300, True), (2500, False)])
+def test_by_time_it_must_take_what_all_tokens_take(us: float, *, fires: bool) -> None:
+    # 1,233 µs at the measured rate of 790 TFLOP/s; from 0.8 to 2 times that: 987 to 2,467 µs
+    assert ("lm-head-all-tokens" in rules(diagnosed(without_shapes([head(TOKENS, us), ARGMAX_OF_ONE])))) is fires
+
+
+@pytest.mark.parametrize(("rows", "fires"), [(16, False), (17, True)])
+def test_up_to_sixteen_rows_a_request_may_be_drafted_tokens(rows: int, *, fires: bool) -> None:
+    trace = step(head(rows * 16, 1250), ARGMAX_OF_ONE, annotation=f"step[EXTEND bs=16 toks={TOKENS}]")
+    assert ("lm-head-all-tokens" in rules(diagnosed(trace))) is fires
