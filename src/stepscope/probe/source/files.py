@@ -52,6 +52,12 @@ class ProcessFiles:
             parts.extend(reversed(PurePosixPath(target).parts))
         return self._root / resolved.relative_to("/")
 
+    def real(self, path: str) -> str:
+        """Return where a path leads, links resolved, as the process sees it."""
+        if self._root is None:
+            return os.path.realpath(path)
+        return f"/{self.here(path).relative_to(self._root)}"
+
     def is_file(self, path: str) -> bool:
         """Tell whether a path is a regular file that can be looked at."""
         try:
