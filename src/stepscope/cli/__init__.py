@@ -20,6 +20,7 @@ from stepscope.cli.explain import explain
 from stepscope.cli.floor import floor
 from stepscope.cli.lab import lab
 from stepscope.cli.ops import ops
+from stepscope.cli.probe import probe
 from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
 from stepscope.cli.sql import sql
@@ -35,7 +36,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, calibrate, compare, demo, diagnose, explain, floor, lab, ops, rules, schema, sql, what_if):
+for command in (bench, calibrate, compare, demo, diagnose, explain, floor, lab, ops, probe, rules, schema, sql, what_if):
     app.command(command)
 
 

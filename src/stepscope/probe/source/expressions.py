@@ -20,13 +20,16 @@ from stepscope.probe.source.values import (
     Parameter,
     Pool,
     Pools,
+    Query,
     Rows,
     Self,
     SelfAttribute,
+    Several,
     Text,
     Value,
     Values,
     attribute,
+    elements,
     is_pool_object,
 )
 
@@ -39,7 +42,7 @@ PLAN_POSITIONS = {_QUERY_TYPE: 10, _POOL_TYPE: 11}
 """Of FlashInfer's `BatchMLAPagedAttentionWrapper.plan`, the same in 0.5.3 to 0.7.4."""
 _MLA_ONLY = "head_dim_ckv"
 """An argument that no other wrapper's `plan()` has."""
-_FOLLOWED_FOR = (Pool, Pools, Rows, Dtype, SelfAttribute)
+_FOLLOWED_FOR = (Pool, Pools, Rows, Query, Dtype, SelfAttribute)
 """Arguments that make a call worth following."""
 
 
@@ -78,9 +81,10 @@ def evaluate(walk: Walk, node: ast.expr, frame: Frame) -> Values:  # noqa: PLR09
             return frame.env[node.target.id]
         case ast.BinOp():
             return tensors.arithmetic(walk, node, _parts(walk, node, frame), frame)
-        case ast.Tuple() | ast.List() | ast.Set():
-            parts = _parts(walk, node, frame)
-            return frozenset({Pools()}) if Pool() in parts else parts
+        case ast.Tuple() | ast.List():
+            return frozenset({Several(tuple(evaluate(walk, one, frame) for one in node.elts))})
+        case ast.Starred():
+            return elements(evaluate(walk, node.value, frame))
         case ast.Lambda():
             return NOTHING
         case _:
@@ -243,4 +247,5 @@ def _plan(walk: Walk, given: Given, owners: Values, frame: Frame) -> None:
     place = place_of(node, [argument for argument, _ in types.values()], frame, only_arguments=True)
     query, pool = (walk.resolve(types[name][1] if name in types else NOTHING, frame) for name in PLAN_POSITIONS)
     cls = None if frame.cls is None else frame.cls.name
-    walk.records.plans.add(PlanCall(place, node.lineno, query, pool, _POOL_TYPE in types, cls, frame.root))
+    is_whole = _POOL_TYPE in types
+    walk.records.plans.add(PlanCall(place, node.lineno, query, pool, is_whole, cls, frame.root, frame.conditions))

@@ -51,6 +51,7 @@ class PlanCall:
     """False: arguments were unpacked from something, so that the types may be among them."""
     cls: str | None
     root: str
+    conditions: tuple[str, ...]
 
 
 @dataclass(slots=True)

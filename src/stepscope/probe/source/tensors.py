@@ -14,9 +14,11 @@ from stepscope.probe.source.values import (
     Pools,
     Query,
     Rows,
+    Several,
     Text,
     Value,
     Values,
+    flat,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ def subscript(owner: Value, index: ast.expr) -> Values:
     """Return what a subscript of a value is: the whole pool only where its first dimension is left whole."""
     if isinstance(owner, Pools):
         return frozenset({Pool()})
+    if isinstance(owner, Several):
+        at = index.value if isinstance(index, ast.Constant) else None
+        return owner.parts[at] if type(at) is int and -len(owner.parts) <= at < len(owner.parts) else flat(owner)
     if not isinstance(owner, Pool | Query | Rows):
         return NOTHING
     if not isinstance(owner, Pool):

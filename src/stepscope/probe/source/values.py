@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 
 class Kind(StrEnum):
@@ -37,6 +38,13 @@ class Pool:
 @dataclass(frozen=True, slots=True)
 class Pools:
     """Several tensors that are each a whole pool: keys and values, or one a layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A tuple, or what a function returns as one."""
+
+    parts: tuple[frozenset[Value], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +108,25 @@ class Dynamic:
     text: str
 
 
-Value = (
-    Dtype | Pool | Pools | Rows | Query | Self | SelfAttribute | Name | Parameter | Instance | Text | Dynamic
+Value: TypeAlias = (
+    Dtype | Pool | Pools | Several | Rows | Query | Self | SelfAttribute | Name | Parameter | Instance | Text | Dynamic
 )
-Values = frozenset[Value]
+Values: TypeAlias = frozenset[Value]
 NOTHING: Values = frozenset()
+
+
+def elements(values: Values) -> Values:
+    """Return what one of several can be."""
+    found: set[Value] = set()
+    for value in values:
+        found |= {Pool()} if isinstance(value, Pools) else flat(value) if isinstance(value, Several) else {value}
+    return frozenset(found)
+
+
+def flat(several: Several) -> Values:
+    """Return all that the parts of a tuple can be."""
+    return frozenset(value for part in several.parts for value in part)
+
 
 # The names below are those of SGLang's and vLLM's source, the same in all versions read for docs/probe.md.
 

@@ -31,8 +31,10 @@ from stepscope.probe.source.values import (
     Rows,
     Self,
     SelfAttribute,
+    Several,
     Value,
     Values,
+    elements,
 )
 
 if TYPE_CHECKING:
@@ -176,10 +178,11 @@ class Walk:
     def _statement(self, node: ast.stmt, frame: Frame) -> bool:  # noqa: C901, PLR0912 -- one case a kind of statement
         match node:
             case ast.Assign():
+                values = expressions.evaluate(self, node.value, frame)
                 for target in node.targets:
-                    self._assign(target, node.value, frame)
+                    self._bind(target, values, frame)
             case ast.AnnAssign(value=ast.expr() as value):
-                self._assign(node.target, value, frame)
+                self._bind(node.target, expressions.evaluate(self, value, frame), frame)
             case ast.AugAssign():
                 self._bind(node.target, expressions.evaluate(self, ast.BinOp(node.target, node.op, node.value, **_at(node)), frame), frame)
             case ast.Expr():
@@ -195,7 +198,7 @@ class Walk:
                 return self._branches([(node.body, (node.test, True)), (node.orelse, (node.test, False))], frame)
             case ast.For() | ast.AsyncFor():
                 items = expressions.evaluate(self, node.iter, frame)
-                self._bind(node.target, frozenset(map(_element, items)), frame)
+                self._bind(node.target, elements(items), frame)
                 self._branches([(node.body, None), ([], None)], frame)
                 self._run(node.orelse, frame)
             case ast.While():
@@ -227,22 +230,13 @@ class Walk:
         frame.env = dict(before) if not merged else _union(merged)
         return bool(merged)
 
-    def _assign(self, target: ast.expr, value: ast.expr, frame: Frame) -> None:
-        if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
-            if len(target.elts) == len(value.elts):
-                found = [expressions.evaluate(self, one, frame) for one in value.elts]
-                for one, values in zip(target.elts, found, strict=True):
-                    self._bind(one, values, frame)
-                return
-        self._bind(target, expressions.evaluate(self, value, frame), frame)
-
     def _bind(self, target: ast.expr, values: Values, frame: Frame) -> None:
         match target:
             case ast.Name():
                 frame.env[target.id] = _bounded(values)
             case ast.Tuple() | ast.List():
-                for one in target.elts:
-                    self._bind(one.value if isinstance(one, ast.Starred) else one, frozenset(map(_element, values)), frame)
+                for at, one in enumerate(target.elts):
+                    self._bind(one.value if isinstance(one, ast.Starred) else one, _part(values, at, len(target.elts)), frame)
             case ast.Attribute(value=ast.Name(id=owner)) if Self() in frame.env.get(owner, NOTHING):
                 frame.collected.setdefault(target.attr, set()).update(values)
             case _:
@@ -277,9 +271,15 @@ def _assigns(method: Function, name: str) -> bool:
     )
 
 
-def _element(value: Value) -> Value:
-    """Return what one of several is."""
-    return Pool() if isinstance(value, Pools) else value
+def _part(values: Values, at: int, count: int) -> Values:
+    """Return what one of the names can be that values are unpacked to."""
+    found: set[Value] = set()
+    for value in values:
+        if isinstance(value, Several) and len(value.parts) == count:
+            found |= value.parts[at]
+        else:
+            found |= elements(frozenset({value}))
+    return frozenset(found)
 
 
 def _union(ways: list[dict[str, Values]]) -> dict[str, Values]:
@@ -289,7 +289,7 @@ def _union(ways: list[dict[str, Values]]) -> dict[str, Values]:
 
 def _bounded(values: Iterable[Value]) -> Values:
     kept = frozenset(values)
-    return kept if len(kept) <= _MOST_VALUES else frozenset(one for one in kept if isinstance(one, Pool | Pools | Rows | Dtype | Dynamic))
+    return kept if len(kept) <= _MOST_VALUES else frozenset(one for one in kept if isinstance(one, Pool | Pools | Several | Rows | Dtype | Dynamic))
 
 
 def _said(test: ast.expr, holds: bool) -> str:  # noqa: FBT001 -- which side of an `if`
