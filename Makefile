@@ -13,7 +13,7 @@ $(VENV)/demo.stamp: pyproject.toml
 
 $(VENV)/test.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev,gpu-test]'
+	$(BIN)/pip install --quiet --editable '.[capture,dev,gpu-test]'
 	@touch $@ $(VENV)/demo.stamp
 
 demo: $(VENV)/demo.stamp  ## set up, then diagnose the bundled sample

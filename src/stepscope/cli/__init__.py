@@ -36,7 +36,22 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-for command in (bench, calibrate, compare, demo, diagnose, explain, floor, lab, ops, probe, rules, schema, sql, what_if):
+for command in (
+    bench,
+    calibrate,
+    compare,
+    demo,
+    diagnose,
+    explain,
+    floor,
+    lab,
+    ops,
+    probe,
+    rules,
+    schema,
+    sql,
+    what_if,
+):
     app.command(command)
 
 

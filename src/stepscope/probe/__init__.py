@@ -11,9 +11,9 @@ from stepscope.probe import sglang, vllm
 from stepscope.probe.arguments import server_arguments
 from stepscope.probe.case import Case
 from stepscope.probe.packages import constant, packages
-from stepscope.probe.process import find_target
 from stepscope.probe.run import CannotEnterError, collect
 from stepscope.probe.source.program import Program
+from stepscope.probe.target import find_target
 from stepscope.probe.unentered import read_only
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def probe(asked: str, *, model: str | None = None) -> Probe:
         program=Program(files, collected.folders),
         files=files,
         folders=collected.folders,
-        versions=collected.distributions,
         capability=_capability(collected),
         model=sizes,
         chosen=frozenset(arguments[name] for name in _CHOOSING if name in arguments),

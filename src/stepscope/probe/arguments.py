@@ -1,12 +1,23 @@
-"""Of a server's command line, the options that choose the model, the attention backend and the cache's type: no others."""
+"""Of a server's command line, the options that choose model, attention backend and cache type: no others."""
 
 from __future__ import annotations
 
-OPTIONS = frozenset({
-    *("model", "model-path", "attention-backend", "decode-attention-backend", "prefill-attention-backend"),
-    *("kv-cache-dtype", "page-size", "block-size", "dtype", "quantization", "tensor-parallel-size", "tp-size", "tp"),
-    *("disable-cuda-graph", "enforce-eager"),
-})
+OPTIONS = frozenset(
+    {
+        *("model", "model-path", "attention-backend", "decode-attention-backend", "prefill-attention-backend"),
+        *(
+            "kv-cache-dtype",
+            "page-size",
+            "block-size",
+            "dtype",
+            "quantization",
+            "tensor-parallel-size",
+            "tp-size",
+            "tp",
+        ),
+        *("disable-cuda-graph", "enforce-eager"),
+    }
+)
 """A command line can hold keys, too, which are nobody's to print."""
 _LONGEST = 1000
 

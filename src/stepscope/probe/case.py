@@ -21,8 +21,6 @@ class Case:
     files: ProcessFiles
     folders: Mapping[str, str]
     """Package → its folder."""
-    versions: Mapping[str, str]
-    """Distribution → version."""
     capability: tuple[int, int] | None
     """Compute capability of the first GPU."""
     model: HeadSizes | None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.document import Answer, DeterminedBy
+from stepscope.document import DeterminedBy
+from stepscope.probe.answers import no, untold, yes
 from stepscope.probe.source.outcomes import UNKNOWN, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from stepscope.document import Answer
     from stepscope.probe.case import Case
     from stepscope.probe.source.outcomes import Facts, Outcome
     from stepscope.probe.source.program import Callee
@@ -27,26 +29,26 @@ def reads_fp8(case: Case) -> Answer:
     """Return whether `BatchMLAPagedAttentionWrapper` reads an FP8 pool with BF16 queries on this GPU."""
     run = _method(case, "run")
     if run is None:
-        return Answer(answer=None, reason=_missing(case), determined_by=None, at=None)
+        return untold(_missing(case))
     arguments = run.function.args
     at = f"{run.module.file.path}:{run.function.lineno}"
     if not any(one.arg == "ckv_scale" for one in (*arguments.args, *arguments.kwonlyargs)):
         reason = "its run() takes no scale of the pool (ckv_scale), so it is of a version without FP8 MLA"
-        return Answer(answer=False, reason=reason, determined_by=DeterminedBy.SIGNATURE, at=at)
+        return no(reason, DeterminedBy.SIGNATURE, at)
     refused = _refusal(_plans(case), _plan_facts(case))
     if refused is not None:
         return _of_refusal(refused, run, "")
     if case.capability is None:
-        return Answer(answer=None, reason="the GPU is not known", determined_by=None, at=None)
+        return untold("the GPU is not known")
     reason = f"its run() takes ckv_scale, and its plan() refuses nothing on {case.gpu}"
-    return Answer(answer=True, reason=reason, determined_by=DeterminedBy.LIBRARY_CODE, at=at)
+    return yes(reason, DeterminedBy.LIBRARY_CODE, at)
 
 
 def takes_head_sizes(case: Case) -> Answer:
     """Return whether `plan()` takes the model's latent and rotary widths."""
     plans = list(_plans(case))
     if not plans or case.model is None:
-        return Answer(answer=None, reason=_missing(case), determined_by=None, at=None)
+        return untold(_missing(case))
     facts = {"head_dim_ckv": case.model.kv_lora_rank, "head_dim_kpe": case.model.qk_rope_head_dim}
     return _of_refusal(_refusal(plans, facts), plans[0], "its plan() refuses neither width")
 
@@ -58,7 +60,7 @@ def shape_check(case: Case, function: str) -> Answer:
         callee = None if module is None else case.program.find_function(module, function)
         if callee is not None:
             return _of_refusal(_refusal([callee], case.sizes), callee, f"{function}() refuses none of them")
-    return Answer(answer=None, reason=_missing(case, f"{function}()"), determined_by=None, at=None)
+    return untold(_missing(case, f"{function}()"))
 
 
 def _method(case: Case, name: str) -> Callee | None:
@@ -103,7 +105,7 @@ def _refusal(callees: Iterable[Callee], facts: Facts) -> tuple[Outcome, str] | N
     possible = None
     for callee in callees:
         for outcome in Reading(callee, facts).outcomes():
-            if outcome.is_return or not outcome.is_relevant:
+            if outcome.how == "return" or not outcome.is_relevant:
                 continue
             found = outcome, f"{callee.module.file.path}:{outcome.line}"
             if outcome.is_certain:
@@ -115,10 +117,11 @@ def _refusal(callees: Iterable[Callee], facts: Facts) -> tuple[Outcome, str] | N
 def _of_refusal(refused: tuple[Outcome, str] | None, callee: Callee, if_none: str) -> Answer:
     if refused is None:
         at = f"{callee.module.file.path}:{callee.function.lineno}"
-        return Answer(answer=True, reason=if_none, determined_by=DeterminedBy.LIBRARY_CODE, at=at)
+        return yes(if_none, DeterminedBy.LIBRARY_CODE, at)
     outcome, at = refused
-    answer, may = (False, "refused") if outcome.is_certain else (None, "may be refused")
-    return Answer(answer=answer, reason=f"{may}: {outcome.text}", determined_by=DeterminedBy.LIBRARY_CODE, at=at)
+    if outcome.is_certain:
+        return no(f"refused: {outcome.text}", DeterminedBy.LIBRARY_CODE, at)
+    return untold(f"may be refused: {outcome.text}", DeterminedBy.LIBRARY_CODE, at)
 
 
 def _missing(case: Case, what: str = _WRAPPER) -> str:

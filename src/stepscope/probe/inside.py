@@ -1,8 +1,10 @@
 """Runs in the interpreter that is asked about, not in stepscope: says what is installed there and which GPUs it sees.
 
-Only the standard library, of Python 3.8 on. It imports no package: `find_spec` of a top-level name only looks where it is.
-The driver is asked through its own library, which obeys CUDA_VISIBLE_DEVICES as torch does, and no context is made on a GPU.
+Only the standard library, of Python 3.8 on. It imports no package: `find_spec` of a top-level name only looks.
+The driver is asked through its own library, which obeys CUDA_VISIBLE_DEVICES as torch does; no GPU gets a context.
 """
+
+from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -16,9 +18,9 @@ _COMPUTE_CAPABILITY = (75, 76)
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR."""
 
 
-def installed(wanted):  # noqa: ANN001, ANN201 -- annotations of 3.8 and 3.13 differ
+def installed(wanted: list[str]) -> dict[str, str]:
     """Return name and version of the distributions whose names begin with one of these."""
-    found = {}
+    found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         with contextlib.suppress(Exception):  # a broken one says nothing
             name = str(distribution.metadata["Name"]).lower().replace("_", "-")
@@ -27,7 +29,7 @@ def installed(wanted):  # noqa: ANN001, ANN201 -- annotations of 3.8 and 3.13 di
     return found
 
 
-def folders(modules):  # noqa: ANN001, ANN201 -- as above
+def folders(modules: list[str]) -> dict[str, str]:
     """Return where an import of these packages would find them."""
     found = {}
     for module in modules:
@@ -39,7 +41,7 @@ def folders(modules):  # noqa: ANN001, ANN201 -- as above
     return found
 
 
-def gpus():  # noqa: ANN201 -- as above
+def gpus() -> tuple[str | None, list[dict[str, object]], str | None]:
     """Return the driver's CUDA version and the GPUs; why there are none, where there are none."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -47,10 +49,12 @@ def gpus():  # noqa: ANN201 -- as above
         return None, [], f"the NVIDIA driver's library cannot be loaded ({error})"
     number, name, size = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
     failed = cuda.cuInit(0)
-    driver = None if cuda.cuDriverGetVersion(ctypes.byref(number)) else f"{number.value // 1000}.{number.value % 1000 // 10}"
+    driver = (
+        None if cuda.cuDriverGetVersion(ctypes.byref(number)) else f"{number.value // 1000}.{number.value % 1000 // 10}"
+    )
     if failed or cuda.cuDeviceGetCount(ctypes.byref(number)):
         return driver, [], f"the NVIDIA driver shows no GPU (error {failed})"
-    found = []
+    found: list[dict[str, object]] = []
     for index in range(number.value):
         device = ctypes.c_int()
         if cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetName(name, 256, device):
@@ -60,15 +64,17 @@ def gpus():  # noqa: ANN201 -- as above
             cuda.cuDeviceGetAttribute(ctypes.byref(number), which, device)
             capability.append(str(number.value))
         known = not cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
-        found.append({
-            "name": name.value.decode("utf-8", "replace"),
-            "compute_capability": ".".join(capability),
-            "memory_bytes": size.value if known else None,
-        })
+        found.append(
+            {
+                "name": name.value.decode("utf-8", "replace"),
+                "compute_capability": ".".join(capability),
+                "memory_bytes": size.value if known else None,
+            }
+        )
     return driver, found, None if found else "the NVIDIA driver shows no GPU"
 
 
-def main():  # noqa: ANN201 -- as above
+def main() -> None:
     """Print one line of JSON, marked, because start-up files of the environment may print too."""
     asked = json.loads(sys.argv[1])
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated and asked["first_path"] is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import TYPE_CHECKING
 
 from stepscope.document import Package
@@ -25,9 +24,9 @@ _VERSION_NAMES = {"__version__", "version"}
 def packages(distributions: dict[str, str], folders: dict[str, str], files: ProcessFiles) -> list[Package]:
     """Return the installed distributions, and the packages that are imported without one, by name."""
     found = {}
-    for module in folders:
+    for module, folder in folders.items():
         name = next((one for one in _names(module) if one in distributions), module.replace("_", "-"))
-        found[name] = folders[module]
+        found[name] = folder
     return [
         Package(
             name=name,
@@ -45,16 +44,10 @@ def constant(path: str, name: str, files: ProcessFiles) -> str | None:
     for statement in () if source is None else source.tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         value = getattr(statement, "value", None)
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                return value.value
+        is_named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        if is_named and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
     return None
-
-
-def release(version: str | None) -> tuple[int, ...] | None:
-    """Return the numbers of a version to compare it by, `0.5.10.post1` → (0, 5, 10); None: it has none."""
-    found = re.match(r"[0-9]+(?:\.[0-9]+)*", version or "")
-    return tuple(map(int, found[0].split("."))) if found else None
 
 
 def _names(module: str) -> tuple[str, ...]:

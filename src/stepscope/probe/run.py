@@ -1,4 +1,4 @@
-"""Runs `inside.py` with the interpreter of a process, in its namespaces and as its user, with bounded time and output."""
+"""Runs `inside.py` with the interpreter of a process, in its namespaces and as its user, within bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.probe.process import Target
 
 SECONDS = 60.0
-"""Starting an interpreter whose packages lie on a network's disk takes seconds; cuInit of eight GPUs takes about three."""
+"""Starting an interpreter whose packages lie on a network's disk takes seconds, and so does cuInit of eight GPUs."""
 _MOST_BYTES = 1 << 20
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Folders = Annotated[dict[_Text, _Text], msgspec.Meta(max_length=256)]
@@ -69,6 +69,8 @@ def collect(target: Target, seconds: float = SECONDS) -> Collected:
     ).decode()
     script = (resources.files("stepscope.probe") / "inside.py").read_text("utf-8")
     command = [*_entering(target), target.python, "-c", script, asked]
+    # what a user may have written into an environment must not run as root; nsenter changes users itself
+    user, group = target.user if target.user is not None and target.root is None else (None, None)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             child = subprocess.Popen(  # noqa: S603 -- the interpreter that the user asked about
@@ -79,7 +81,9 @@ def collect(target: Target, seconds: float = SECONDS) -> Collected:
                 env=target.environment,
                 cwd=None if target.root is not None else _folder(target),
                 start_new_session=True,
-                **_as_user(target),
+                user=user,
+                group=group,
+                extra_groups=None if user is None else [],
             )
         except OSError as error:
             raise DeviceError(f"{target.python}: cannot be started ({error.strerror})") from error
@@ -87,7 +91,7 @@ def collect(target: Target, seconds: float = SECONDS) -> Collected:
             code = child.wait(seconds)
         except subprocess.TimeoutExpired as error:
             raise DeviceError(
-                f"{target.python}: did not answer within {seconds:g} s; a driver that hangs does that, or packages on a slow disk"
+                f"{target.python}: did not answer within {seconds:g} s, as where a driver hangs or the disk is slow"
             ) from error
         finally:
             with suppress(ProcessLookupError, PermissionError):
@@ -127,13 +131,6 @@ def _entering(target: Target) -> list[str]:
     return command
 
 
-def _as_user(target: Target) -> dict[str, object]:
-    """Return how the child gives up rights: what a user may have written into an environment must not run as root."""
-    if target.user is None or target.root is not None:
-        return {}
-    return {"user": target.user[0], "group": target.user[1], "extra_groups": []}
-
-
 def _folder(target: Target) -> str | None:
     return target.cwd if target.cwd and Path(target.cwd).is_dir() else None
 
@@ -143,6 +140,6 @@ def _inside_folder(target: Target) -> str:
     return target.cwd if target.cwd and files.here(target.cwd).is_dir() else str(PurePosixPath(target.python).parent)
 
 
-def _head(file: object) -> bytes:
-    file.seek(0)  # type: ignore[attr-defined]
-    return file.read(_MOST_BYTES)  # type: ignore[attr-defined, no-any-return]
+def _head(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read(_MOST_BYTES)

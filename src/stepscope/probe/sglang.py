@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepscope.document import Answer, DeterminedBy, MlaBackend
+from stepscope.document import DeterminedBy, MlaBackend
 from stepscope.probe import flashinfer
+from stepscope.probe.answers import no, untold, yes
 from stepscope.probe.source import verdicts
 from stepscope.probe.source.records import Records
 from stepscope.probe.source.values import POOL_GETTERS, POOLS_GETTERS
@@ -18,7 +19,7 @@ from stepscope.probe.source.walk import Walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.document import Site
+    from stepscope.document import Answer, Site
     from stepscope.probe.case import Case
     from stepscope.probe.source.program import Module
 
@@ -119,45 +120,51 @@ def _others(case: Case, known: set[str]) -> Iterator[MlaBackend]:
                     cls=cls.name,
                     file=module.file.path,
                     is_chosen=case.is_chosen(name.removesuffix("_backend")),
-                    fp8_kv=Answer(answer=False, reason=reason, determined_by=DeterminedBy.BACKEND_CODE, at=cast.at),
+                    fp8_kv=no(reason, DeterminedBy.BACKEND_CODE, cast.at),
                     pool_cast=cast,
                     pool_cast_sites=sites,
                     plan_dtype=None,
                     plan_sites=[],
-                    head_sizes=None if case.model is None else _untold("stepscope's table does not have it"),
+                    head_sizes=None if case.model is None else untold("stepscope's table does not have it"),
                 )
 
 
 def _reads_fp8(case: Case, row: Row, module: Module, sites: list[Site], plan: Answer | None) -> Answer:  # noqa: PLR0911 -- each answer has its reason
-    """Return whether decode reads an FP8 pool as it lies, with queries of 16 bits: the first that excludes it decides."""
+    """Return whether decode reads an FP8 pool as it lies, with queries of 16 bits; what excludes it first decides."""
     casts = [site for site in sites if site.is_certain and "decode" in site.phases]
     if casts:
         at = f"{casts[0].file}:{casts[0].line}"
-        return _told(False, f"decode casts the whole pool to {casts[0].given} first", DeterminedBy.BACKEND_CODE, at)
+        return no(f"decode casts the whole pool to {casts[0].given} first", DeterminedBy.BACKEND_CODE, at)
     if row.majors and case.capability is not None and case.capability[0] not in row.majors:
         built = " and ".join(f"SM{major}x" for major in row.majors)
-        return _told(False, f"its kernel is for {built}, not for {case.gpu}", DeterminedBy.VERSION_TABLE, row.source)
+        return no(f"its kernel is for {built}, not for {case.gpu}", DeterminedBy.VERSION_TABLE, row.source)
     call = _query_call(case, row, module)
     if call is not None:
-        return _told(False, f"it makes the queries FP8 too: {call[0]}", DeterminedBy.BACKEND_CODE, call[1])
+        return no(f"it makes the queries FP8 too: {call[0]}", DeterminedBy.BACKEND_CODE, call[1])
     if row.library is not None:
         if plan is not None and plan.answer:
-            return _told(False, f"plan() is told another type of the pool: {plan.reason}", DeterminedBy.BACKEND_CODE, plan.at)
+            return no(f"plan() is told another type of the pool: {plan.reason}", DeterminedBy.BACKEND_CODE, plan.at)
         return flashinfer.reads_fp8(case)
     if row.reads_fp8 is None:
-        return _untold("neither its source nor stepscope's table tells")
+        return untold("neither its source nor stepscope's table tells")
     if row.reads_fp8 and (row.capability or row.majors) and case.capability is None:
-        return _untold("the GPU is not known")
+        return untold("the GPU is not known")
     if row.capability is not None and case.capability is not None:
         least = tuple(map(int, row.capability.split(".")))
         if case.capability < least:
-            return _told(False, f"{case.gpu} has no FP8 in Triton, which begins with SM{least[0]}{least[1]}", DeterminedBy.VERSION_TABLE, row.source)
-    return _told(row.reads_fp8, row.reason or "", DeterminedBy.VERSION_TABLE, row.source)
+            return no(
+                f"{case.gpu} has no FP8 in Triton, which begins with SM{least[0]}{least[1]}",
+                DeterminedBy.VERSION_TABLE,
+                row.source,
+            )
+    return (yes if row.reads_fp8 else no)(row.reason or "", DeterminedBy.VERSION_TABLE, row.source)
 
 
 def _query_call(case: Case, row: Row, module: Module) -> tuple[str, str] | None:
     """Return the call that makes the queries FP8, and where it is."""
-    modules = [found for name in row.kernels if (found := case.program.module(name)) is not None] if row.kernels else [module]
+    modules = (
+        [found for name in row.kernels if (found := case.program.module(name)) is not None] if row.kernels else [module]
+    )
     for one in modules:
         for node in ast.walk(one.file.tree):
             if not isinstance(node, ast.Call):
@@ -176,18 +183,14 @@ def _takes_sizes(case: Case, row: Row) -> Answer:
     if row.head_check is not None:
         return flashinfer.shape_check(case, row.head_check)
     if row.head_sizes is None:
-        return _untold("neither its source nor stepscope's table tells")
+        return untold("neither its source nor stepscope's table tells")
     for name, allowed in row.head_sizes.items():
         if case.sizes[name] not in allowed:
             wanted = " or ".join(map(str, allowed))
-            return _told(False, f"{name} is {case.sizes[name]}, and must be {wanted}", DeterminedBy.VERSION_TABLE, row.head_source)
+            return no(
+                f"{name} is {case.sizes[name]}, and must be {wanted}",
+                DeterminedBy.VERSION_TABLE,
+                row.head_source,
+            )
     reason = "it works on the latent and rotary widths, which are its own" if row.head_sizes else "its kernel takes any"
-    return _told(True, reason, DeterminedBy.VERSION_TABLE, row.head_source)
-
-
-def _told(answer: bool, reason: str, by: DeterminedBy, at: str | None) -> Answer:  # noqa: FBT001 -- the answer itself
-    return Answer(answer=answer, reason=reason, determined_by=by, at=at)
-
-
-def _untold(reason: str) -> Answer:
-    return Answer(answer=None, reason=reason, determined_by=None, at=None)
+    return yes(reason, DeterminedBy.VERSION_TABLE, row.head_source)

@@ -34,7 +34,11 @@ def read_only(target: Target) -> Collected:
             if module not in folders and files.names(f"{place}/{module}"):
                 folders[module] = f"{place}/{module}"
     return Collected(
-        version=version or "unknown", executable=target.python, prefix=prefix, distributions=distributions, folders=folders
+        version=version or "unknown",
+        executable=target.python,
+        prefix=prefix,
+        distributions=distributions,
+        folders=folders,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from stepscope.document import Answer, DeterminedBy, MlaBackend
+from stepscope.document import DeterminedBy, MlaBackend
 from stepscope.probe import flashinfer
+from stepscope.probe.answers import no, untold, yes
 from stepscope.probe.source import verdicts
 from stepscope.probe.source.outcomes import UNKNOWN, Reading
 from stepscope.probe.source.program import Callee, dotted
@@ -16,12 +17,14 @@ from stepscope.probe.source.walk import Walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from stepscope.document import Answer
     from stepscope.probe.case import Case
     from stepscope.probe.source.outcomes import Facts
     from stepscope.probe.source.program import ClassInfo
 
 _BACKENDS = "vllm.v1.attention.backends.mla"
 _QUANTISES_QUERY = "supports_quant_query_input"
+_CODE = DeterminedBy.BACKEND_CODE
 _TRTLLM_CALL = "trtllm_batch_decode_with_kv_cache_mla"
 _FP8 = {"fp8", "fp8_e4m3"}
 
@@ -66,27 +69,27 @@ def _backend(case: Case, cls: ClassInfo, name: str, impl: ClassInfo) -> MlaBacke
 
 def _reads_fp8(case: Case, cls: ClassInfo, impl: ClassInfo, cast: Answer) -> Answer:  # noqa: PLR0911 -- each answer has its reason
     if cast.answer:
-        return _told(False, f"it casts the whole pool first: {cast.reason}", cast.at)
+        return no(f"it casts the whole pool first: {cast.reason}", _CODE, cast.at)
     types = _declared(case, cls, "supported_kv_cache_dtypes")
     if types is not None and not _FP8 & set(types[0]):
-        return _told(False, "it does not declare an FP8 type for the cache", types[1])
+        return no("it does not declare an FP8 type for the cache", _CODE, types[1])
     refused = _refuses_fp8(case, impl)
     if refused is not None:
-        return _told(False, f"it refuses an FP8 cache: {refused[0]}", refused[1])
+        return no(f"it refuses an FP8 cache: {refused[0]}", _CODE, refused[1])
     fits = _fits_gpu(case, cls)
     if fits is not None and fits.answer is not True:
         return fits
     quantises = _quantises_query(case, impl)
     if quantises is None:
-        return _untold("whether it makes the queries FP8 too is not declared in its source")
+        return untold("whether it makes the queries FP8 too is not declared in its source")
     answer, at = quantises
     if answer is None:
-        return _untold(f"{_QUANTISES_QUERY} is worked out when it runs")
+        return untold(f"{_QUANTISES_QUERY} is worked out when it runs")
     if answer:
-        return _told(False, f"with an FP8 cache it takes FP8 queries ({_QUANTISES_QUERY} is True)", at)
+        return no(f"with an FP8 cache it takes FP8 queries ({_QUANTISES_QUERY} is True)", _CODE, at)
     if types is None:
-        return _untold("its class declares no types for the cache")
-    return _told(True, f"it declares FP8 for the cache and no FP8 queries ({_QUANTISES_QUERY} is False)", at)
+        return untold("its class declares no types for the cache")
+    return yes(f"it declares FP8 for the cache and no FP8 queries ({_QUANTISES_QUERY} is False)", _CODE, at)
 
 
 def _takes_sizes(case: Case, cls: ClassInfo) -> Answer:
@@ -94,24 +97,24 @@ def _takes_sizes(case: Case, cls: ClassInfo) -> Answer:
     listed = case.program.method(cls, "get_supported_head_sizes")
     at = f"{cls.module.file.path}:{cls.node.lineno}"
     if listed is not None:
-        outcome = next((one for one in Reading(listed, {}).outcomes() if one.is_return), None)
+        outcome = next((one for one in Reading(listed, {}).outcomes() if one.how == "return"), None)
         at = f"{listed.module.file.path}:{listed.function.lineno}"
         if outcome is not None and isinstance(outcome.value, tuple) and outcome.value and size not in outcome.value:
-            return _told(False, f"its head sizes are {', '.join(map(str, outcome.value))}, not {size}", at)
+            return no(f"its head sizes are {', '.join(map(str, outcome.value))}, not {size}", _CODE, at)
     combination = case.program.method(cls, "supports_combination")
     facts: dict[str, Any] = {**case.sizes, "get_current_vllm_config()": UNKNOWN, **_gpu_facts(case)}
     if combination is not None:
         reading = Reading(combination, facts)
         for outcome in reading.outcomes():
-            refuses = not outcome.is_return or (outcome.value is not None and bool(outcome.text))
+            refuses = outcome.how == "raise" or (outcome.value is not None and bool(outcome.text))
             if refuses and outcome.is_relevant and any(name in outcome.text for name in case.sizes):
                 where = f"{combination.module.file.path}:{outcome.line}"
-                return _told(False, outcome.text, where) if _is_sure(outcome.text) else _untold(outcome.text)
+                return no(outcome.text, _CODE, where) if _is_sure(outcome.text) else untold(outcome.text)
     if _TRTLLM_CALL in cls.module.file.text and "flashinfer" in case.folders:
         library = flashinfer.shape_check(case, "_check_trtllm_gen_mla_shape")
         if library.answer is False:
             return library
-    return _told(True, f"it refuses neither {size} nor the other sizes", at)
+    return yes(f"it refuses neither {size} nor the other sizes", _CODE, at)
 
 
 def _is_sure(text: str) -> bool:
@@ -125,12 +128,14 @@ def _fits_gpu(case: Case, cls: ClassInfo) -> Answer | None:
         return None
     at = f"{declared.module.file.path}:{declared.function.lineno}"
     outcomes = Reading(declared, _gpu_facts(case)).outcomes()
-    values = {outcome.value for outcome in outcomes if outcome.is_return}
+    values = {outcome.value for outcome in outcomes if outcome.how == "return"}
     if values == {True}:
-        return _told(True, f"it declares {case.gpu}", at)
+        return yes(f"it declares {case.gpu}", _CODE, at)
     if values == {False}:
-        return _told(False, f"it is not for {case.gpu}", at)
-    return _untold("the GPU is not known" if case.capability is None else "which GPUs it is for is worked out when it runs")
+        return no(f"it is not for {case.gpu}", _CODE, at)
+    return untold(
+        "the GPU is not known" if case.capability is None else "which GPUs it is for is worked out when it runs"
+    )
 
 
 def _gpu_facts(case: Case) -> Facts:
@@ -215,12 +220,4 @@ def _implementation(case: Case, cls: ClassInfo) -> ClassInfo | None:
 def _returned_text(case: Case, cls: ClassInfo, method: str) -> str | None:
     callee = case.program.method(cls, method)
     outcomes = [] if callee is None else Reading(callee, {}).outcomes()
-    return next((one.value for one in outcomes if one.is_return and isinstance(one.value, str)), None)
-
-
-def _told(answer: bool, reason: str, at: str | None) -> Answer:  # noqa: FBT001 -- the answer itself
-    return Answer(answer=answer, reason=reason, determined_by=DeterminedBy.BACKEND_CODE, at=at)
-
-
-def _untold(reason: str) -> Answer:
-    return Answer(answer=None, reason=reason, determined_by=None, at=None)
+    return next((one.value for one in outcomes if one.how == "return" and isinstance(one.value, str)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from rich.padding import Padding
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from stepscope.document import Answer, MlaBackend, Probe, Site
 
-_WORDS = {True: "yes", False: "no", None: "cannot be told"}
+_WORDS = {True: "yes", False: "no", None: "not told"}
+_OVERVIEW = ("backend", "reads FP8 KV", "casts the pool", "query type to plan()", "head sizes")
+"""Reads FP8 KV with queries of 16 bits; casts the whole pool; gives `plan()` the queries' type for the pool."""
 _PACKAGES = ("package", "version", "imported from")
 
 
@@ -40,19 +43,26 @@ def _draw(probe: Probe, stream: TextIO) -> None:
         console.print(Text(printable(_title(probe))), style="bold")
         console.print(_labelled(_facts(probe)))
         console.print()
-        drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name in _PACKAGES:
-            drawn.add_column(name, overflow="fold")
-        for row in _packages(probe):
-            drawn.add_row(*(Text(printable(cell)) for cell in row))
-        console.print(drawn)
+        console.print(_table(_PACKAGES, _packages(probe)))
+        if probe.backends:
+            console.print()
+            console.print(_table(_OVERVIEW, _overview(probe)))
         for backend in probe.backends:
             console.print()
             console.print(Text(printable(_name(backend))), style="bold")
-            console.print(_labelled(_backend(backend)))
+            console.print(_labelled(_backend(probe, backend)))
         if probe.notes:
             console.print()
             console.print(_labelled(("note", note) for note in probe.notes))
+
+
+def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in header:
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(shown(cell)) for cell in row))
+    return drawn
 
 
 def _labelled(rows: Iterator[tuple[str, str]]) -> Padding:
@@ -69,9 +79,13 @@ def _markdown(probe: Probe) -> Iterator[str]:
     yield from (f"- {label}: {escaped(text)}" for label, text in _facts(probe))
     yield ""
     yield from table(_PACKAGES, _packages(probe))
+    if probe.backends:
+        yield ""
+        yield from table(_OVERVIEW, _overview(probe))
     for backend in probe.backends:
         yield from ("", f"## {escaped(_name(backend))}", "")
-        yield from (f"- {label}: {escaped(text)}" for label, text in _backend(backend))
+        for label, text in _backend(probe, backend):
+            yield f"- {label}: {escaped(text)}" if label else f"  - {escaped(text)}"
     if probe.notes:
         yield ""
         yield from (f"- note: {escaped(note)}" for note in probe.notes)
@@ -115,28 +129,43 @@ def _packages(probe: Probe) -> Iterator[tuple[str, ...]]:
         yield package.name, version, package.path or ""
 
 
+def _overview(probe: Probe) -> Iterator[tuple[str, ...]]:
+    for backend in probe.backends:
+        phases = sorted({phase for site in backend.pool_cast_sites if site.is_certain for phase in site.phases})
+        cast = ", ".join(phases) if backend.pool_cast.answer and phases else _WORDS[backend.pool_cast.answer]
+        plan = "" if backend.plan_dtype is None else _WORDS[backend.plan_dtype.answer]
+        heads = "" if backend.head_sizes is None else _WORDS[backend.head_sizes.answer]
+        yield _name(backend), _WORDS[backend.fp8_kv.answer], cast, plan, heads
+
+
 def _name(backend: MlaBackend) -> str:
-    return f"{backend.engine} {backend.name}{' (chosen by the server)' if backend.is_chosen else ''}"
+    return f"{backend.engine} {backend.name}{' (chosen)' if backend.is_chosen else ''}"
 
 
-def _backend(backend: MlaBackend) -> Iterator[tuple[str, str]]:
-    yield "reads FP8 KV, 16-bit queries", _answer(backend.fp8_kv)
-    yield "casts the whole pool", _answer(backend.pool_cast)
-    yield from (("", _site(site)) for site in backend.pool_cast_sites)
+def _backend(probe: Probe, backend: MlaBackend) -> Iterator[tuple[str, str]]:
+    yield "FP8 KV", _answer(probe, backend.fp8_kv)
+    yield "pool cast", f"{_WORDS[backend.pool_cast.answer]}: {backend.pool_cast.reason}"
+    yield from (("", _site(probe, site)) for site in backend.pool_cast_sites)
     if backend.plan_dtype is not None:
-        yield "plan() gets the queries' type", _answer(backend.plan_dtype)
-        yield from (("", _site(site)) for site in backend.plan_sites)
+        yield "plan()", backend.plan_dtype.reason
+        yield from (("", _site(probe, site)) for site in backend.plan_sites)
     if backend.head_sizes is not None:
-        yield "takes the head sizes", _answer(backend.head_sizes)
+        yield "heads", _answer(probe, backend.head_sizes)
 
 
-def _answer(answer: Answer) -> str:
-    how = ", ".join(filter(None, (answer.determined_by, answer.at)))
+def _answer(probe: Probe, answer: Answer) -> str:
+    how = ", ".join(filter(None, (answer.determined_by, answer.at and _short(probe, answer.at))))
     return f"{_WORDS[answer.answer]}: {answer.reason}{f' ({how})' if how else ''}"
 
 
-def _site(site: Site) -> str:
+def _site(probe: Probe, site: Site) -> str:
     lines = str(site.line) if site.end_line == site.line else f"{site.line}–{site.end_line}"
-    phases = f" ({', '.join(site.phases)})" if site.phases else ""
     conditions = f", if {' and '.join(site.conditions)}" if site.conditions else ""
-    return f"{site.file}:{lines} {site.function}{phases}: {site.given}{conditions}"
+    return f"{_short(probe, site.file)}:{lines} {site.function}: {site.given}{conditions}"
+
+
+def _short(probe: Probe, path: str) -> str:
+    """Return a file's path from its package on: where that is, the table of packages says."""
+    folders = [str(PurePosixPath(package.path).parent) for package in probe.packages if package.path]
+    folder = next((folder for folder in folders if path.startswith(f"{folder}/")), None)
+    return path if folder is None else path.removeprefix(f"{folder}/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.probe.source import tensors
@@ -55,7 +56,7 @@ class Given(NamedTuple):
     """`**`: what was unpacked."""
 
 
-def evaluate(walk: Walk, node: ast.expr, frame: Frame) -> Values:  # noqa: PLR0911 -- one case a kind of expression
+def evaluate(walk: Walk, node: ast.expr, frame: Frame) -> Values:  # noqa: C901, PLR0911, PLR0912 -- one case a kind of expression
     """Return what an expression can be; nothing: it is not known, or does not matter."""
     match node:
         case ast.Name():
@@ -85,6 +86,8 @@ def evaluate(walk: Walk, node: ast.expr, frame: Frame) -> Values:  # noqa: PLR09
             return frozenset({Several(tuple(evaluate(walk, one, frame) for one in node.elts))})
         case ast.Starred():
             return elements(evaluate(walk, node.value, frame))
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+            return _comprehension(walk, node, frame)
         case ast.Lambda():
             return NOTHING
         case _:
@@ -92,13 +95,24 @@ def evaluate(walk: Walk, node: ast.expr, frame: Frame) -> Values:  # noqa: PLR09
             return NOTHING
 
 
+def _comprehension(
+    walk: Walk, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame
+) -> Values:
+    inner = replace(frame, env=dict(frame.env))
+    for generator in node.generators:
+        walk.bind(generator.target, elements(evaluate(walk, generator.iter, inner)), inner)
+        for condition in generator.ifs:
+            evaluate(walk, condition, inner)
+    return frozenset({Several((evaluate(walk, node.value if isinstance(node, ast.DictComp) else node.elt, inner),))})
+
+
 def _parts(walk: Walk, node: ast.AST, frame: Frame) -> Values:
-    """Follow the expressions inside one, in their order, also those of comprehensions, and return what they can be."""
+    """Follow the expressions inside one, in their order, and return what they can be."""
     found: set[Value] = set()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             found |= evaluate(walk, child, frame)
-        elif isinstance(child, ast.comprehension | ast.keyword):
+        elif isinstance(child, ast.keyword):
             found |= _parts(walk, child, frame)
     return frozenset(found)
 
@@ -129,7 +143,7 @@ def _attribute(walk: Walk, node: ast.Attribute, owners: Values, frame: Frame) ->
                 found.add(Pools() if is_list else attribute(path, node.attr))
             case _:
                 found |= tensors.attribute(owner, node.attr)
-    if not owners and (path := dotted(node.value)) is None:
+    if not owners and dotted(node.value) is None:
         found.add(attribute(ast.unparse(node.value)[:100], node.attr))
     return frozenset(found)
 
@@ -151,7 +165,7 @@ def _call(walk: Walk, node: ast.Call, frame: Frame) -> Values:
     return NOTHING
 
 
-def _method(walk: Walk, given: Given, function: ast.Attribute, frame: Frame) -> Values:  # noqa: C901 -- what a method can be
+def _method(walk: Walk, given: Given, function: ast.Attribute, frame: Frame) -> Values:
     name, node = function.attr, given.node
     if _is_super(function.value) and frame.cls is not None and frame.callee.owner is not None:
         callee = walk.program.method(frame.cls, name, after=frame.callee.owner)
@@ -167,17 +181,17 @@ def _method(walk: Walk, given: Given, function: ast.Attribute, frame: Frame) -> 
             return _follow(walk, callee, given, frame)
     if name in _PLANS and walk.is_recording:
         _plan(walk, given, walk.resolve(owners, frame), frame)
-    path = dotted(function)
-    if path is not None and (callee := _imported(walk, path, frame)) is not None:
+    callee = _imported(walk, function, frame)
+    if callee is not None:
         return _follow(walk, callee, given, frame)
     if name in tensors.METHODS:
         owners = walk.resolve(owners, frame)
     return tensors.method(walk, given, name, owners, frame)
 
 
-def _imported(walk: Walk, path: str, frame: Frame) -> Callee | None:
+def _imported(walk: Walk, function: ast.Attribute, frame: Frame) -> Callee | None:
     """Return the function that a name with dots means, where its first part is an imported module."""
-    first, _, name = path.rpartition(".")
+    first, _, name = (dotted(function) or "").rpartition(".")
     origin = frame.module.imports.get(first)
     if origin is None or first in frame.env:
         return None

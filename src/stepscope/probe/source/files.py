@@ -1,4 +1,4 @@
-"""Files as a process sees them, also through `/proc/PID/root`: untrusted, so bounded, and links stay inside its root."""
+"""Files as a process sees them, also through `/proc/PID/root`: bounded, and with links that stay inside its root."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ProcessFiles:
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, in order; none: there is no such folder."""
         try:
-            return sorted(os.listdir(self.here(folder)))
+            return sorted(entry.name for entry in self.here(folder).iterdir())
         except (OSError, ValueError):
             return []
 

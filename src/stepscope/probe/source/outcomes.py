@@ -1,7 +1,7 @@
 """What a function of an installed package raises or returns for given facts: read, never run.
 
-A test has three results: true, false, and not known. Both ways of an unknown one are followed, and what comes of them is
-uncertain; a refusal behind tests that none of the facts stands in is left out, because it speaks of other things.
+A test has three results: true, false, and not known. Both ways of an unknown one are followed, and what comes of them
+is uncertain; a refusal behind tests that none of the facts stands in is left out, because it speaks of other things.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.probe.source.program import dotted
 
@@ -47,7 +47,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 class Outcome:
     """A `raise`, a failed `assert`, or a `return`."""
 
-    is_return: bool
+    how: Literal["raise", "return"]
     value: Any
     line: int
     is_certain: bool
@@ -74,24 +74,28 @@ class Reading:
                 break
         return found
 
-    def _run(self, body: list[ast.stmt], *, is_certain: bool, is_relevant: bool) -> Iterator[Outcome]:
+    def _run(  # noqa: C901 -- one case a kind of statement
+        self, body: list[ast.stmt], *, is_certain: bool, is_relevant: bool
+    ) -> Iterator[Outcome]:
         for statement in body:
             how = {"is_certain": is_certain, "is_relevant": is_relevant}
             match statement:
                 case ast.Raise():
-                    yield Outcome(False, None, statement.lineno, is_certain, is_relevant, self._said(statement.exc))
+                    yield Outcome("raise", None, statement.lineno, is_certain, is_relevant, self._said(statement.exc))
                     return
                 case ast.Return():
                     value = None if statement.value is None else self.value(statement.value)
                     is_relevant |= statement.value is not None and self._speaks(statement.value)
-                    yield Outcome(True, value, statement.lineno, is_certain, is_relevant, self._said(statement.value))
+                    yield Outcome(
+                        "return", value, statement.lineno, is_certain, is_relevant, self._said(statement.value)
+                    )
                     return
                 case ast.Assert():
                     holds = self.value(statement.test)
                     if holds is UNKNOWN or not holds:
                         certain = is_certain and holds is not UNKNOWN
                         relevant = is_relevant or self._decides(statement.test, holds)
-                        yield Outcome(False, None, statement.lineno, certain, relevant, self._said(statement.msg))
+                        yield Outcome("raise", None, statement.lineno, certain, relevant, self._said(statement.msg))
                 case ast.Assign():
                     for target in statement.targets:
                         self._assign(target, statement.value)
@@ -131,7 +135,9 @@ class Reading:
         if isinstance(target, ast.Name):
             self._locals[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
-            several = value if isinstance(value, tuple) and len(value) == len(target.elts) else [UNKNOWN] * len(target.elts)
+            several = (
+                value if isinstance(value, tuple) and len(value) == len(target.elts) else [UNKNOWN] * len(target.elts)
+            )
             for one, part in zip(target.elts, several, strict=True):
                 self._bind(one, part)
 
@@ -168,7 +174,7 @@ class Reading:
             case _:
                 return UNKNOWN
 
-    def _named(self, node: ast.Name | ast.Attribute) -> Any:  # noqa: ANN401 -- constants of any kind
+    def _named(self, node: ast.Name | ast.Attribute) -> Any:  # noqa: ANN401, PLR0911 -- constants of any kind
         path = dotted(node)
         if path is None:
             return self._facts.get(node.attr, UNKNOWN) if isinstance(node, ast.Attribute) else UNKNOWN

@@ -98,7 +98,7 @@ class Program:
         return None
 
     def lineage(self, cls: ClassInfo) -> list[ClassInfo]:
-        """Return a class and its bases that are known, nearest first (depth first, which is Python's order but for diamonds)."""
+        """Return a class and its bases that are known, nearest first: depth first, as Python but for diamonds."""
         found: list[ClassInfo] = []
         waiting = [cls]
         while waiting and len(found) < _MOST_STEPS:
@@ -167,6 +167,7 @@ def _of_class(node: ast.ClassDef, module: Module) -> ClassInfo:
 
 
 def _constants(statement: ast.stmt) -> dict[str, ast.expr]:
+    targets: list[ast.expr]
     if isinstance(statement, ast.AnnAssign) and statement.value is not None:
         targets, value = [statement.target], statement.value
     elif isinstance(statement, ast.Assign):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.probe.source.values import Values
     from stepscope.probe.source.walk import Frame
 
@@ -65,7 +67,9 @@ class Records:
     """Whether there was too much to follow all of it."""
 
 
-def place_of(node: ast.expr, arguments: list[ast.expr], frame: Frame, *, only_arguments: bool = False) -> Place:
+def place_of(
+    node: ast.expr | ast.arg, arguments: Sequence[ast.expr | ast.arg], frame: Frame, *, only_arguments: bool = False
+) -> Place:
     """Return where a call is, up to the last line of these arguments; `only_arguments`: from their first line on."""
     lines = [line for argument in arguments for line in (argument.lineno, argument.end_lineno or argument.lineno)]
     begin = min(lines) if lines and only_arguments else node.lineno

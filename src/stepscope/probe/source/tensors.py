@@ -1,4 +1,4 @@
-"""What methods, subscripts and arithmetic make of a KV pool: another view, some rows, or the whole of it in another type."""
+"""What methods, subscripts and arithmetic make of a KV pool: another view, rows, or the whole of it in another type."""
 
 from __future__ import annotations
 
@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 _FIXED = {"half": "torch.float16", "bfloat16": "torch.bfloat16", "float": "torch.float32", "double": "torch.float64"}
 _CASTS = {"to", "type", "type_as", *_FIXED}
 _VIEWS = {
-    *("view", "reshape", "unsqueeze", "squeeze", "contiguous", "transpose", "permute", "flatten", "unflatten", "expand"),
+    *(
+        "view",
+        "reshape",
+        "unsqueeze",
+        "squeeze",
+        "contiguous",
+        "transpose",
+        "permute",
+        "flatten",
+        "unflatten",
+        "expand",
+    ),
     *("detach", "clone", "movedim", "view_as", "data", "T", "mT"),
 }
 _SPLITS = {"split", "chunk", "unbind", "tensor_split"}
@@ -63,9 +74,9 @@ def subscript(owner: Value, index: ast.expr) -> Values:
     if not isinstance(owner, Pool):
         return frozenset({owner})
     first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
-    is_whole = (isinstance(first, ast.Slice) and first.lower is None and first.upper is None and first.step is None) or (
-        isinstance(first, ast.Constant) and first.value in {..., None}
-    )
+    is_whole = (
+        isinstance(first, ast.Slice) and first.lower is None and first.upper is None and first.step is None
+    ) or (isinstance(first, ast.Constant) and first.value in {..., None})
     return frozenset({owner if is_whole else Rows()})
 
 
@@ -134,7 +145,9 @@ def _is_device(text: str, values: Values) -> bool:
     return text.endswith("device") or text.startswith("torch.device(") or any(isinstance(one, Text) for one in values)
 
 
-def record(walk: Walk, node: ast.expr, arguments: list[ast.expr], how: How, target: Values, frame: Frame) -> None:
+def record(  # noqa: PLR0913, PLR0917 -- what a record holds
+    walk: Walk, node: ast.expr, arguments: list[ast.expr], how: How, target: Values, frame: Frame
+) -> None:
     """Record an operation over a whole pool."""
     if walk.is_recording:
         place = place_of(node, arguments, frame)

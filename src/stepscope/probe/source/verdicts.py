@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.document import Answer, DeterminedBy, Site
+from stepscope.probe.answers import no, untold, yes
 from stepscope.probe.source.values import Dtype, Kind, Name, Parameter, SelfAttribute, Text
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from stepscope.probe.source.records import PlanCall, PoolUse, Records
     from stepscope.probe.source.values import Value, Values
 
+_CODE = DeterminedBy.BACKEND_CODE
 _DECODE, _EXTEND = ("decode", "mqa"), ("extend", "prefill", "mha")
 
 
@@ -23,14 +25,14 @@ def pool_cast(records: Records) -> tuple[Answer, list[Site]]:
     if certain:
         first = next((site for site in certain if "decode" in site.phases), certain[0])
         phases = " and ".join(sorted({phase for site in certain for phase in site.phases})) or first.function
-        return _of(True, f"{phases}: the whole pool is cast to {first.given}", first), sites
+        return yes(f"{phases}: the whole pool is cast to {first.given}", _CODE, _at(first)), sites
     if sites:
-        return _of(None, f"{sites[0].statement}: whether this casts cannot be told from the source", sites[0]), sites
+        return untold(f"whether {sites[0].statement} casts cannot be told", _CODE, _at(sites[0])), sites
     if records.gave_up:
-        return _of(None, "the source is too entangled to follow all of it"), sites
+        return untold("the source is too entangled to follow all of it"), sites
     if not records.reads:
-        return _of(None, "no read of a KV pool was recognised in its source"), sites
-    return _of(False, f"{len(records.reads)} reads of the pool, none of them cast"), sites
+        return untold("no read of a KV pool was recognised in its source"), sites
+    return no(f"{len(records.reads)} reads of the pool, none of them cast", _CODE), sites
 
 
 def plan_dtype(records: Records) -> tuple[Answer | None, list[Site]]:
@@ -40,14 +42,16 @@ def plan_dtype(records: Records) -> tuple[Answer | None, list[Site]]:
         return None, []
     sites = _merged([(call, _target(call.pool), _is_query_type(call) is not None) for call in calls])
     wrong = {call.place for call in calls if _is_query_type(call)}
-    first = next((site for site in sites if (site.file, site.line) in {(place.file, place.line) for place in wrong}), None)
+    first = next(
+        (site for site in sites if (site.file, site.line) in {(place.file, place.line) for place in wrong}), None
+    )
     if first is not None:
         also = "" if len(wrong) == len({call.place for call in calls}) else f", in {len(wrong)} of its calls"
-        return _of(True, f"kv_data_type is {first.given}, the queries' type{also}", first), sites
+        return yes(f"kv_data_type is {first.given}, the queries' type{also}", _CODE, _at(first)), sites
     if any(_is_query_type(call) is None for call in calls):
         site = next((site for site in sites if not site.is_certain), sites[0])
-        return _of(None, f"what kv_data_type is cannot be told from the source: {site.given}", site), sites
-    return _of(False, f"kv_data_type is {sites[0].given}, the pool's own type", sites[0]), sites
+        return untold(f"what kv_data_type is cannot be told from the source: {site.given}", _CODE, _at(site)), sites
+    return no(f"kv_data_type is {sites[0].given}, the pool's own type", _CODE, _at(sites[0])), sites
 
 
 def _is_cast(use: PoolUse) -> bool:
@@ -123,6 +127,5 @@ def _text(value: Value) -> str:
             return type(value).__name__.lower()
 
 
-def _of(answer: bool | None, reason: str, site: Site | None = None) -> Answer:
-    at = None if site is None else f"{site.file}:{site.line}"
-    return Answer(answer=answer, reason=reason, determined_by=DeterminedBy.BACKEND_CODE, at=at)
+def _at(site: Site) -> str:
+    return f"{site.file}:{site.line}"

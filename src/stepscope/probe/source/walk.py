@@ -100,7 +100,9 @@ class Walk:
         """Follow a function of a module."""
         self.call(Callee(function, module), None, {}, function.name)
 
-    def call(self, callee: Callee, cls: ClassInfo | None, given: dict[str, Values], root: str, depth: int = 0) -> Values:
+    def call(
+        self, callee: Callee, cls: ClassInfo | None, given: dict[str, Values], root: str, depth: int = 0
+    ) -> Values:
         """Follow a function with these arguments by name, and return what it can return."""
         key = (callee.function, cls and cls.node, frozenset(given.items()), root, self._is_recording)
         if key in self._followed:
@@ -168,7 +170,9 @@ class Walk:
         key = id(function)
         if key not in self._reading:
             wanted = POOL_GETTERS | POOLS_GETTERS
-            self._reading[key] = any(isinstance(node, ast.Attribute) and node.attr in wanted for node in ast.walk(function))
+            self._reading[key] = any(
+                isinstance(node, ast.Attribute) and node.attr in wanted for node in ast.walk(function)
+            )
         return self._reading[key]
 
     def _run(self, body: list[ast.stmt], frame: Frame) -> bool:
@@ -180,11 +184,12 @@ class Walk:
             case ast.Assign():
                 values = expressions.evaluate(self, node.value, frame)
                 for target in node.targets:
-                    self._bind(target, values, frame)
+                    self.bind(target, values, frame)
             case ast.AnnAssign(value=ast.expr() as value):
-                self._bind(node.target, expressions.evaluate(self, value, frame), frame)
+                self.bind(node.target, expressions.evaluate(self, value, frame), frame)
             case ast.AugAssign():
-                self._bind(node.target, expressions.evaluate(self, ast.BinOp(node.target, node.op, node.value, **_at(node)), frame), frame)
+                whole = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
+                self.bind(node.target, expressions.evaluate(self, whole, frame), frame)
             case ast.Expr():
                 expressions.evaluate(self, node.value, frame)
             case ast.Return():
@@ -198,7 +203,7 @@ class Walk:
                 return self._branches([(node.body, (node.test, True)), (node.orelse, (node.test, False))], frame)
             case ast.For() | ast.AsyncFor():
                 items = expressions.evaluate(self, node.iter, frame)
-                self._bind(node.target, elements(items), frame)
+                self.bind(node.target, elements(items), frame)
                 self._branches([(node.body, None), ([], None)], frame)
                 self._run(node.orelse, frame)
             case ast.While():
@@ -208,10 +213,12 @@ class Walk:
                 for item in node.items:
                     values = expressions.evaluate(self, item.context_expr, frame)
                     if item.optional_vars is not None:
-                        self._bind(item.optional_vars, values, frame)
+                        self.bind(item.optional_vars, values, frame)
                 return self._run(node.body, frame)
             case ast.Try() | ast.TryStar():
-                reached = self._branches([(node.body + node.orelse, None), *((one.body, None) for one in node.handlers)], frame)
+                reached = self._branches(
+                    [(node.body + node.orelse, None), *((one.body, None) for one in node.handlers)], frame
+                )
                 return self._run(node.finalbody, frame) and reached
             case ast.Match():
                 expressions.evaluate(self, node.subject, frame)
@@ -230,13 +237,16 @@ class Walk:
         frame.env = dict(before) if not merged else _union(merged)
         return bool(merged)
 
-    def _bind(self, target: ast.expr, values: Values, frame: Frame) -> None:
+    def bind(self, target: ast.expr, values: Values, frame: Frame) -> None:
+        """Give names, or an attribute of `self`, these values."""
         match target:
             case ast.Name():
                 frame.env[target.id] = _bounded(values)
             case ast.Tuple() | ast.List():
                 for at, one in enumerate(target.elts):
-                    self._bind(one.value if isinstance(one, ast.Starred) else one, _part(values, at, len(target.elts)), frame)
+                    self.bind(
+                        one.value if isinstance(one, ast.Starred) else one, _part(values, at, len(target.elts)), frame
+                    )
             case ast.Attribute(value=ast.Name(id=owner)) if Self() in frame.env.get(owner, NOTHING):
                 frame.collected.setdefault(target.attr, set()).update(values)
             case _:
@@ -267,7 +277,8 @@ def _unknown(argument: ast.arg, callee: Callee) -> Values:
 
 def _assigns(method: Function, name: str) -> bool:
     return any(
-        isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store) for node in ast.walk(method)
+        isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(method)
     )
 
 
@@ -289,13 +300,15 @@ def _union(ways: list[dict[str, Values]]) -> dict[str, Values]:
 
 def _bounded(values: Iterable[Value]) -> Values:
     kept = frozenset(values)
-    return kept if len(kept) <= _MOST_VALUES else frozenset(one for one in kept if isinstance(one, Pool | Pools | Several | Rows | Dtype | Dynamic))
+    return (
+        kept
+        if len(kept) <= _MOST_VALUES
+        else frozenset(one for one in kept if isinstance(one, Pool | Pools | Several | Rows | Dtype | Dynamic))
+    )
 
 
 def _said(test: ast.expr, holds: bool) -> str:  # noqa: FBT001 -- which side of an `if`
+    if not holds and isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand)[:200]
     text = ast.unparse(test)[:200]
     return text if holds else f"not ({text})"
-
-
-def _at(node: ast.stmt) -> dict[str, int | None]:
-    return {"lineno": node.lineno, "col_offset": node.col_offset, "end_lineno": node.end_lineno, "end_col_offset": node.end_col_offset}
