@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from tests.probe.backends import Followed, line_of
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def followed(tmp_path: Path, call: str) -> Followed:
     ],
 )
 def test_the_type_is_followed_to_where_it_comes_from(
-    tmp_path: Path, call: str, given: str, expected: bool | None, said: str
+    tmp_path: Path, call: str, given: str, expected: object, said: str
 ) -> None:
     answer, (site,) = followed(tmp_path, call.format(q="self.q_data_type", kv=given)).plan_dtype()
     assert answer is not None

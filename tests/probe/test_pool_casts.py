@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from tests.probe.backends import Followed, line_of
 
 if TYPE_CHECKING:

@@ -52,6 +52,8 @@ class Target:
     """Where others find the process's file system; None: it is this machine's."""
     cwd: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    """Python's own options that decide on its module path."""
     first_path: str | None = None
     """What Python put first on its module path; None: nothing, or it is not known."""
     command: tuple[str, ...] = ()
@@ -93,11 +95,9 @@ def of_process(asked: str, pid: int) -> Target:
             if os.geteuid() == 0
             else _denied(asked, pid, psutil)
         )
-    gone = executable.endswith(" (deleted)")
-    executable = executable.removesuffix(" (deleted)")
     if not is_python_name(executable):
         raise UsageError(f"{asked}: {_no_python(pid, executable)}")
-    if gone:
+    if _is_deleted(pid):
         raise DeviceError(f"{asked}: the interpreter of process {pid}, {executable}, has been deleted or replaced")
     root = _root(pid)
     environment = _read(process.environ, psutil) or {}
@@ -106,7 +106,7 @@ def of_process(asked: str, pid: int) -> Target:
     python, found_by = find_interpreter(pid, executable, command, environment, cwd, files)
     if not files.is_file(python):
         raise DeviceError(f"{asked}: the interpreter of process {pid}, {python}, is gone")
-    first, notes = _first_path(command, cwd)
+    options, first, notes = _started(command, cwd)
     if not environment:
         notes = (*notes, "its environment cannot be read, so PYTHONPATH is taken to be unset")
     return Target(
@@ -117,6 +117,7 @@ def of_process(asked: str, pid: int) -> Target:
         root=root,
         cwd=cwd,
         environment={name: value for name, value in environment.items() if name in KEPT_VARIABLES},
+        options=options,
         first_path=first,
         command=command,
         user=(user, group) if os.geteuid() == 0 and user != 0 else None,
@@ -143,6 +144,13 @@ def _no_python(pid: int, executable: str) -> str:
     return f"process {pid} runs {executable}, which is no Python"
 
 
+def _is_deleted(pid: int) -> bool:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink()).endswith(" (deleted)")
+    except OSError:
+        return False
+
+
 def _root(pid: int) -> Path | None:
     """Return where the process's files lie for others, if they are not this process's."""
     proc = Path(f"/proc/{pid}")
@@ -153,17 +161,27 @@ def _root(pid: int) -> Path | None:
         return None
 
 
-def _first_path(command: tuple[str, ...], cwd: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """Return what Python puts first on the module path for this command line: a script's folder, or the current one."""
+def _started(command: tuple[str, ...], cwd: str | None) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]:
+    """Return Python's own options that decide on the module path, what it puts first there, and what is not known.
+
+    First is a script's folder, or with `-m` and `-c` the current one.
+    """
+    options: list[str] = []
     arguments = iter(command[1:])
     for argument in arguments:
+        letters = re.fullmatch(rf"-({_FLAGS})([mc].*)?", argument)
         if argument.startswith(("-X", "-W")):
             if argument in {"-X", "-W"}:
                 next(arguments, None)
-        elif re.fullmatch(rf"-{_FLAGS}[IP]{_FLAGS}", argument):
-            return None, ()
-        elif re.fullmatch(rf"-{_FLAGS}[mc].*", argument) or argument == "-":
-            return cwd, ()
+        elif argument == "-" or (letters is not None and letters[2]):
+            options += _on_path("" if letters is None else letters[1])
+            return tuple(options), cwd, ()
+        elif letters is not None:
+            options += _on_path(letters[1])
         elif not argument.startswith("-"):
-            return str(PurePosixPath(cwd or "/", argument).parent), ()
-    return cwd, ("its command line cannot be read, so which folder is first on its module path is not known",)
+            return tuple(options), str(PurePosixPath(cwd or "/", argument).parent), ()
+    return (), cwd, ("its command line cannot be read, so what was first on its module path is not known",)
+
+
+def _on_path(letters: str) -> list[str]:
+    return [f"-{letter}" for letter in letters if letter in "EIPsS"]

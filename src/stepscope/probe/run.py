@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import selectors
 import shutil
 import signal
 import subprocess
-import tempfile
+import time
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -55,49 +56,76 @@ class CannotEnterError(Exception):
     """The process's file system cannot be entered, only read."""
 
 
-def collect(target: Target, seconds: float = SECONDS) -> Collected:
+def collect(target: Target) -> Collected:
     """Return what the interpreter says of itself.
 
     Raises:
         CannotEnterError: it is in a container that may not be entered from here.
         DeviceError: it does not start, fails, or does not end in time.
-        UsageError: the program is no Python.
+        UsageError: the program that was named is no Python.
     """
     mark = f"stepscope-{secrets.token_hex(8)}:"
     asked = msgspec.json.encode(
         {"first_path": target.first_path, "distributions": DISTRIBUTIONS, "modules": MODULES, "mark": mark}
     ).decode()
     script = (resources.files("stepscope.probe") / "inside.py").read_text("utf-8")
-    command = [*_entering(target), target.python, "-c", script, asked]
     # what a user may have written into an environment must not run as root; nsenter changes users itself
     user, group = target.user if target.user is not None and target.root is None else (None, None)
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    try:
+        child = subprocess.Popen(  # noqa: S603 -- the interpreter that the user asked about
+            [*_entering(target), target.python, *target.options, "-c", script, asked],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=target.environment,
+            cwd=None if target.root is not None else _folder(target),
+            start_new_session=True,
+            user=user,
+            group=group,
+            extra_groups=None if user is None else [],
+        )
+    except OSError as error:
+        raise DeviceError(f"{target.python}: cannot be started ({error.strerror})") from error
+    with child:
         try:
-            child = subprocess.Popen(  # noqa: S603 -- the interpreter that the user asked about
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env=target.environment,
-                cwd=None if target.root is not None else _folder(target),
-                start_new_session=True,
-                user=user,
-                group=group,
-                extra_groups=None if user is None else [],
-            )
-        except OSError as error:
-            raise DeviceError(f"{target.python}: cannot be started ({error.strerror})") from error
-        try:
-            code = child.wait(seconds)
-        except subprocess.TimeoutExpired as error:
-            raise DeviceError(
-                f"{target.python}: did not answer within {seconds:g} s, as where a driver hangs or the disk is slow"
-            ) from error
+            output, errors = _read(child, target)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        return _answer(target, code, _head(output), _head(errors), mark)
+    return _answer(target, child.returncode, output, errors, mark)
+
+
+def _read(child: subprocess.Popen[bytes], target: Target) -> tuple[bytes, bytes]:
+    """Return what a process prints until it ends.
+
+    Raises:
+        DeviceError: it does not end in time, or prints more than an answer.
+    """
+    streams = (child.stdout, child.stderr)
+    kept = {stream.fileno(): bytearray() for stream in streams if stream is not None}
+    until = time.monotonic() + SECONDS
+    with selectors.DefaultSelector() as selector:
+        for number in kept:
+            selector.register(number, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(until - time.monotonic(), 0))
+            if not ready:
+                raise DeviceError(
+                    f"{target.python}: did not answer within {SECONDS:g} s: a driver that hangs, or a slow disk?"
+                )
+            for key, _ in ready:
+                block = os.read(key.fd, 1 << 16)
+                kept[key.fd] += block
+                if not block:
+                    selector.unregister(key.fd)
+                if len(kept[key.fd]) > _MOST_BYTES:
+                    raise DeviceError(
+                        f"{target.python}: printed more than {_MOST_BYTES >> 20} MiB instead of an answer"
+                    )
+    with suppress(subprocess.TimeoutExpired):  # it has closed both and lives on: the caller ends it
+        child.wait(1)
+    output, errors = kept.values()
+    return bytes(output), bytes(errors)
 
 
 def _answer(target: Target, code: int, output: bytes, errors: bytes, mark: str) -> Collected:
@@ -107,7 +135,7 @@ def _answer(target: Target, code: int, output: bytes, errors: bytes, mark: str) 
     if line is None:
         if target.root is not None and said and said[-1].startswith("nsenter:"):
             raise CannotEnterError(said[-1][:300])
-        if target.pid is None and code:
+        if target.pid is None:
             raise UsageError(f"{target.python}: is no Python that answers (exit code {code}){why}")
         raise DeviceError(f"{target.python}: gave no answer (exit code {code}){why}")
     try:
@@ -138,8 +166,3 @@ def _folder(target: Target) -> str | None:
 def _inside_folder(target: Target) -> str:
     files = target.files
     return target.cwd if target.cwd and files.here(target.cwd).is_dir() else str(PurePosixPath(target.python).parent)
-
-
-def _head(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read(_MOST_BYTES)
