@@ -197,3 +197,28 @@ def test_a_chosen_backend_is_marked(tmp_path: Path) -> None:
         (found,) = sglang.backends(case_of(folders, (9, 0), None, *chosen))
         assert found.is_chosen is expected
         assert found.head_sizes is None
+
+
+def test_where_the_kernels_source_is_not_found_nothing_is_claimed(tmp_path: Path) -> None:
+    text = """
+        class TritonAttnBackend:
+            def forward_decode(self, q, layer):
+                return run(q, self.pool.get_key_buffer(0))
+    """
+    kernel = """
+        def stage1(Q, K_Buffer):
+            q = tl.load(Q)
+            k = tl.load(K_Buffer)
+            return tl.dot(CAST, k)
+    """
+    attention = "srt/layers/attention"
+    package = write_package(tmp_path / "sglang", {f"{attention}/triton_backend.py": text})
+    expected = {None: None, "q": True, "q.to(K_Buffer.dtype.element_ty)": False}
+    for cast, answer in expected.items():
+        if cast is not None:
+            path = package / attention / "triton_ops" / "decode_attention.py"
+            write_package(path.parent, {path.name: kernel.replace("CAST", cast)})
+        (found,) = sglang.backends(case_of({"sglang": package}, (8, 9)))
+        assert found.fp8_kv.answer is answer
+    (old,) = sglang.backends(case_of({"sglang": package}, (8, 0)))
+    assert old.fp8_kv.answer is False

@@ -88,7 +88,7 @@ def test_plan_is_told_what_the_files_tell_it(backends: Backends) -> None:
 def test_no_backend_but_triton_is_told_to_read_fp8_on_the_storys_gpu(backends: Backends) -> None:
     wheel, _, found = backends
     reading = {name for name, backend in found.items() if backend.fp8_kv.answer}
-    # from 0.5.13 on the Triton kernel narrows the queries to the pool's type
+    # from 0.5.12 on the Triton kernel narrows the queries to the pool's type
     assert reading == (set() if wheel == SGLANG_0_5_14 else {"triton"})
     if wheel == SGLANG_0_5_14:
         assert found["triton"].fp8_kv.reason.endswith("q.to(K_Buffer.dtype.element_ty)")

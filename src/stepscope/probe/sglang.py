@@ -129,7 +129,7 @@ def _others(case: Case, known: set[str]) -> Iterator[MlaBackend]:
                 )
 
 
-def _reads_fp8(case: Case, row: Row, module: Module, sites: list[Site], plan: Answer | None) -> Answer:  # noqa: PLR0911 -- each answer has its reason
+def _reads_fp8(case: Case, row: Row, module: Module, sites: list[Site], plan: Answer | None) -> Answer:  # noqa: C901, PLR0911 -- each answer has its reason
     """Return whether decode reads an FP8 pool as it lies, with queries of 16 bits; what excludes it first decides."""
     casts = [site for site in sites if site.is_certain and "decode" in site.phases]
     if casts:
@@ -138,7 +138,10 @@ def _reads_fp8(case: Case, row: Row, module: Module, sites: list[Site], plan: An
     if row.majors and case.capability is not None and case.capability[0] not in row.majors:
         built = " and ".join(f"SM{major}x" for major in row.majors)
         return no(f"its kernel is for {built}, not for {case.gpu}", DeterminedBy.VERSION_TABLE, row.source)
-    call = _query_call(case, row, module)
+    modules = _kernels(case, row, module)
+    if not modules:
+        return untold("the source of its kernel was not found")
+    call = _query_call(row, modules)
     if call is not None:
         return no(f"it makes the queries FP8 too: {call[0]}", DeterminedBy.BACKEND_CODE, call[1])
     if row.library is not None:
@@ -160,11 +163,14 @@ def _reads_fp8(case: Case, row: Row, module: Module, sites: list[Site], plan: An
     return (yes if row.reads_fp8 else no)(row.reason or "", DeterminedBy.VERSION_TABLE, row.source)
 
 
-def _query_call(case: Case, row: Row, module: Module) -> tuple[str, str] | None:
+def _kernels(case: Case, row: Row, module: Module) -> list[Module]:
+    """Return the modules in which a backend, or the kernel that it calls, would make queries FP8."""
+    found = (case.program.module(name) for name in row.kernels)
+    return [one for one in found if one is not None] if row.kernels else [module]
+
+
+def _query_call(row: Row, modules: list[Module]) -> tuple[str, str] | None:
     """Return the call that makes the queries FP8, and where it is."""
-    modules = (
-        [found for name in row.kernels if (found := case.program.module(name)) is not None] if row.kernels else [module]
-    )
     for one in modules:
         for node in ast.walk(one.file.tree):
             if not isinstance(node, ast.Call):
