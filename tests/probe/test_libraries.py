@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tests.probe.cases import DEEPSEEK_V3, GLM_5, case_of, write_package
 
@@ -222,3 +223,26 @@ def test_where_the_kernels_source_is_not_found_nothing_is_claimed(tmp_path: Path
         assert found.fp8_kv.answer is answer
     (old,) = sglang.backends(case_of({"sglang": package}, (8, 0)))
     assert old.fp8_kv.answer is False
+
+
+@pytest.mark.parametrize(("rank", "answer"), [(512, True), (256, True), (384, False)])
+def test_dimensions_kept_in_records_are_read(tmp_path: Path, rank: int, answer: object) -> None:
+    text = """
+        deepseek = MLAHeadDimensions(qk_rope_head_dim=64, kv_lora_rank=512)
+        smaller = MLAHeadDimensions(qk_rope_head_dim=64, kv_lora_rank=256)
+
+        def check(query, kv_lora_rank, qk_rope_head_dim, page_size):
+            num, heads, width = query.shape
+            is_deepseek = kv_lora_rank == deepseek.kv_lora_rank and qk_rope_head_dim == deepseek.qk_rope_head_dim
+            is_smaller = kv_lora_rank == smaller.kv_lora_rank and qk_rope_head_dim == smaller.qk_rope_head_dim
+            if not (is_deepseek or is_smaller):
+                raise ValueError(f"unsupported {kv_lora_rank} and {qk_rope_head_dim} by {page_size}")
+            expected = kv_lora_rank + qk_rope_head_dim
+            if width != expected:
+                raise ValueError("another width")
+    """
+    folder = write_package(tmp_path / "flashinfer", {"mla.py": text})
+    model = msgspec.structs.replace(GLM_5, kv_lora_rank=rank)
+    found = flashinfer.shape_check(case_of({"flashinfer": folder}, None, model), "check")
+    assert found.answer is answer
+    assert found.reason == ("check() refuses none of them" if answer else "refused: unsupported 384 and 64 by …")

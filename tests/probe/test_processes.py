@@ -156,6 +156,14 @@ def test_a_process_that_renamed_itself_is_known_by_what_it_loaded(environment: P
     )
 
 
+def test_a_name_that_is_another_program_is_not_believed() -> None:
+    other = shutil.which("sleep") or ""
+    with running(other, "-c", _WAIT, executable=sys.executable) as process:
+        target = find_target(str(process.pid))
+    assert os.path.realpath(target.python) == os.path.realpath(sys.executable)
+    assert target.python_found_by != "its command line"
+
+
 def test_the_command_line_tells_backend_and_cache_and_no_key(environment: Path) -> None:
     arguments = [
         "--attention-backend",
