@@ -21,6 +21,7 @@ from stepscope.cli.explain import explain
 from stepscope.cli.floor import floor
 from stepscope.cli.lab import lab
 from stepscope.cli.ops import ops
+from stepscope.cli.probe import probe
 from stepscope.cli.rules import rules
 from stepscope.cli.schema import schema
 from stepscope.cli.signals import cleaning_up
@@ -48,6 +49,7 @@ for command in (
     floor,
     lab,
     ops,
+    probe,
     rules,
     schema,
     sql,
