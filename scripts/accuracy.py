@@ -303,8 +303,18 @@ def unprofiled(trace: str) -> float | None:
     path = LAB / trace
     if not path.is_file():
         return UNPROFILED_US.get(trace)
-    modes = msgspec.json.decode((path.parent / "truth.json").read_bytes())["recordings"].values()
-    return next((float(mode["step"]["median_us"]) for mode in modes if mode["traces"]["steps"] == path.name), None)
+    case, _, file = trace.partition("/")
+    return next((us for name, us in _timed(LAB / case) if name == file), None)
+
+
+def _timed(case: Path) -> Iterator[tuple[str, float]]:
+    """Yield each step trace of a case and the step without the profiler; of several ranks, each rank's."""
+    alone, ranks = case / "truth.json", case / "ranks.json"
+    told = msgspec.json.decode((alone if alone.is_file() else ranks).read_bytes())
+    for mode in told["recordings"].values():
+        files, steps = mode["traces"]["steps"], mode.get("steps") or [mode["step"]]
+        files = [files] if isinstance(files, str) else files
+        yield from zip(files, (float(step["median_us"]) for step in steps), strict=True)
 
 
 def _table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,16 +111,23 @@ def test_an_unknown_slowdown_has_no_cases() -> None:
 
 
 def test_a_late_rank_waits_before_each_all_reduce(tmp_path: Path) -> None:
-    config = LabConfig(model="tiny", layers=2, tp_slice=2, contexts=(64,), pool_slots=1024)
-    ranks.record_ranks(config, tmp_path, late=1)
-    told = json.loads((tmp_path / "ranks.json").read_bytes())
+    config = LabConfig(model="tiny", layers=2, contexts=(64,), pool_slots=1024)
+    late, healthy = ranks.record_ranks(config, tmp_path, late=1)
+    assert (late.name, healthy.name) == ("ranks-late1-1x64-pool1024", "ranks-healthy-1x64-pool1024")
+    told, twin = (json.loads((folder / "ranks.json").read_bytes()) for folder in (late, healthy))
     assert (told["late_rank"], told["delay_us"], told["all_reduces_per_step"]) == (1, 200, 4)
-    assert len(told["steps"]) == 2
-    for rank in range(2):
-        ops = sorted((e for e in events(tmp_path / f"rank{rank}.json.gz") if e.get("cat") == "cpu_op"), key=_start)
+    assert (twin["late_rank"], twin["delay_us"], twin["all_reduces_per_step"]) == (None, 0, 4)
+    assert (told["twin"], twin["twin"], told["all_reduce_us"]) == (healthy.name, None, None)
+    assert told["all_reduce_bytes"] == 2 * json.loads((late / "config.json").read_bytes())["hidden_size"]
+    recording = told["recordings"]["eager"]
+    assert len(recording["steps"]) == 2
+    assert recording["steps_without"] == twin["recordings"]["eager"]["steps"]
+    for folder, rank in product((late, healthy), range(2)):
+        trace = events(folder / recording["traces"]["steps"][rank])
+        ops = sorted((e for e in trace if e.get("cat") == "cpu_op"), key=_start)
         reduced = [op for op in ops if op["name"] == "c10d::allreduce_"]
-        assert len(reduced) == 3 * 4
-        if rank == 1:
+        assert len(reduced) == ranks.STEPS * 4
+        if folder == late and rank == 1:
             for op in reduced:
                 before = max(other["ts"] + other["dur"] for other in ops if other["ts"] + other["dur"] <= op["ts"])
                 assert op["ts"] - before >= 200

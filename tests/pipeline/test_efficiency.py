@@ -111,12 +111,20 @@ def test_a_gpu_of_which_no_launch_was_measured_is_compared_with_its_memory() -> 
 
 
 def test_a_collective_is_compared_with_the_links() -> None:
-    """16 MB by 8 ranks: 2 · 7/8 of it at 450 GB/s, 62.2 µs; its 32 MB of memory would take 7.4."""
+    """16 MiB by 8 ranks: 2 · 7/8 of it at 450 GB/s, 65.2 µs after 3.65; its 32 MiB of memory would take 7.8."""
     all_reduce = Work("all_reduce_kernel", 100.0, "vllm::all_reduce", [[1024, 8192], []], ["c10::BFloat16", ""])
     row = kernels(eager([[all_reduce] * 2] * 3))["all_reduce_kernel"]
     assert row.sent_bytes_per_op == 1.75 * 2**24
-    assert row.efficiency == pytest.approx(1.75 * 2**24 / 450e3 / 100)
+    assert row.efficiency == pytest.approx((3.65 + 1.75 * 2**24 / 450e3) / 100)
     assert row.bound == "memory"
+
+
+def test_a_small_collective_is_compared_with_the_latency() -> None:
+    """A token's hidden state of 12,288 bytes by 8 ranks: 21.5 kB at 450 GB/s take 0.05 µs after 3.65."""
+    all_reduce = Work("all_reduce_kernel", 7.4, "vllm::all_reduce", [[1, 6144], []], ["c10::BFloat16", ""])
+    row = kernels(eager([[all_reduce] * 2] * 3))["all_reduce_kernel"]
+    assert row.efficiency == pytest.approx((3.65 + 21_504 / 450e3) / 7.4)
+    assert row.bound == "latency"
 
 
 def test_a_copy_to_the_host_is_not_held_against_the_gpus_memory() -> None:

@@ -152,26 +152,27 @@ def record(  # noqa: PLR0913 -- the options of the command
 @lab.command
 def ranks(  # noqa: PLR0913 -- the options of the command
     *,
-    output: Annotated[Path, Parameter("--output", help="Folder for the traces, one a rank.")],
+    output: Annotated[Path, Parameter("--output", help="Folder for the two cases, a folder each.")],
     late: Annotated[
-        int | None, Parameter("--late", validator=Number(gte=0, lt=2), help="Rank that is late at every all-reduce.")
-    ] = None,
+        int, Parameter("--late", validator=Number(gte=0, lt=2), help="Rank that is late at every all-reduce.")
+    ] = 1,
     batch: _Batch = 1,
     model: _Model = "glm-5",
-    layers: _Layers = 16,
-    tp_slice: _TpSlice = 8,
+    layers: _Layers = 4,
     pool_slots: _PoolSlots = 495_552,
-    graph: _Graph = True,
+    seed: _Seed = 0,
 ) -> ExitCode:
-    """Record two ranks, each on a GPU of its own, or on the CPU; one may be 200 µs late at every all-reduce."""
+    """Record two ranks of which one is 200 µs late at every all-reduce, and the same with none late.
+
+    Each rank has a GPU of its own; without two, both run on the CPU.
+    """
     _require_torch("ranks")
     from stepscope.lab.config import LabConfig  # noqa: PLC0415 -- the laboratory imports torch
     from stepscope.lab.ranks import record_ranks  # noqa: PLC0415 -- the same
 
-    config = LabConfig(
-        model=model, layers=layers, tp_slice=tp_slice, contexts=(1024,) * batch, pool_slots=pool_slots, graph=graph
-    )
-    record_ranks(config, output, late=late)
+    config = LabConfig(model=model, layers=layers, contexts=(1024,) * batch, pool_slots=pool_slots, seed=seed)
+    for folder in record_ranks(config, output, late=late):
+        print(folder)  # noqa: T201 -- what was written
     return ExitCode.DONE
 
 

@@ -42,7 +42,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link_gb_per_s: Figure | None = None
     """Rate to its peers, all of them together, in one direction."""
     collective_latency_us: Figure | None = None
-    """An all-reduce of a few bytes."""
+    """The shortest kernel of a collective, of a few bytes between two ranks of which none is late."""
     launch_latency_us: Figure | None = None
     """What one launch of an empty kernel costs the host, in a row of them."""
     graph_kernel_us: Figure | None = None

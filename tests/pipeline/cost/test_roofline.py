@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.hardware import Figure, Gpu, find_gpu
 from stepscope.pipeline.cost import Bound, Ceilings, Work
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def figure(value: float) -> Figure:
@@ -71,6 +75,25 @@ def test_works_of_a_component_overlap_each_type_at_its_own_rate() -> None:
 def test_collectives_take_a_latency_and_their_bytes() -> None:
     assert exchanged(ceilings(), 10, 1e3) == (pytest.approx(10 * 6.02), Bound.LATENCY)
     assert exchanged(ceilings(), 10, 1e6) == (pytest.approx(10 * 26), Bound.MEMORY)
+
+
+def test_an_all_reduce_of_two_h200() -> None:
+    """A rank sends 2 · 1/2 of its 12,288 bytes: 27 ns at 450 GB/s, after 3.65 µs; of 1 GB 2,222 µs."""
+    h200 = ceilings(find_gpu("h200", None) or GPU)
+    assert exchanged(h200, 1, 12_288) == (pytest.approx(3.6773, abs=1e-4), Bound.LATENCY)
+    assert exchanged(h200, 156, 12_288) == (pytest.approx(156 * 3.6773, abs=0.01), Bound.LATENCY)
+    assert exchanged(h200, 1, 1e9) == (pytest.approx(3.65 + 2222.22, abs=0.01), Bound.MEMORY)
+
+
+def test_no_collective_was_measured_below_the_least_time() -> None:
+    """Of two ranks each sends half of what is gathered or scattered, and as much as is added up."""
+    h200 = ceilings(find_gpu("h200", None) or GPU)
+    rows = json.loads((RESULTS / "all-reduce-h200x2.json").read_bytes())["rows"]
+    assert len(rows) == 7 * 3 + 5
+    for row in rows:
+        sent = row["bytes"] if row["collective"].startswith("all-reduce") else row["bytes"] / 2
+        assert exchanged(h200, 1, sent)[0] < min(row["us"])
+        assert exchanged(h200, 1, sent)[0] <= row["kernel_us"] + 0.005  # the figure is rounded
 
 
 def test_what_is_not_known_of_links_counts_nothing() -> None:

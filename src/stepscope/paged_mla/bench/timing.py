@@ -38,7 +38,7 @@ def time_calls(call: Callable[[int], object], pools: int) -> Timing:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL watches from another
         for _ in range(rounds):
             for i in range(pools):
                 call(i)
