@@ -41,6 +41,7 @@ def in_lockstep(
     offsets: Sequence[float] = (),
     drifts: Sequence[float] = (),
     world: int | None = None,
+    device: str = "NVIDIA H200",
 ) -> list[Kineto]:
     """Return the traces of ranks that replay each step as a graph.
 
@@ -50,10 +51,15 @@ def in_lockstep(
         offsets: of each rank's clock, in µs.
         drifts: by how much each rank's clock is fast, as a fraction.
         world: ranks of the run; None: those at hand.
+        device: the GPUs' name.
     """
     count = len(steps[0])
     traces = [
-        Kineto(distributedInfo={"backend": "nccl", "rank": rank, "world_size": world or count}) for rank in range(count)
+        Kineto(
+            device={"id": 0, "name": device},
+            distributedInfo={"backend": "nccl", "rank": rank, "world_size": world or count},
+        )
+        for rank in range(count)
     ]
     begin = 1000.0
     for step in steps:

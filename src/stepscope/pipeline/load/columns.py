@@ -213,10 +213,16 @@ def _collective_arguments(args: Sequence[Args]) -> dict[str, list[Any]]:
     if not any(a.group_name is not None for a in args):
         return dict.fromkeys(_OF_COLLECTIVES, [None] * len(args))
     return {
-        "group": [None if a.group_name is None else f"{a.group_name} {a.group_ranks or ''}".strip() for a in args],
+        "group": [_group(a) for a in args],
         "group_size": [_small(a.group_size) for a in args],
         "message_bytes": [_message_bytes(a) for a in args],
     }
+
+
+def _group(args: Args) -> str | None:
+    if type(args.group_name) is not str:
+        return None
+    return f"{args.group_name} {args.group_ranks}" if type(args.group_ranks) is str else args.group_name
 
 
 def _message_bytes(args: Args) -> int | None:

@@ -7,7 +7,7 @@ which are no skew. What is left (`Clock.residual_us`) tells whether they are the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.pipeline.ranks.calls import RankCalls
+    from stepscope.pipeline.ranks.messages import Message
     from stepscope.pipeline.steps import Phase
 
     Floats = NDArray[np.float64]
@@ -64,6 +65,9 @@ class Together:
     """Shape [ranks, calls]: how long each rank's kernel took; NaN where a rank takes no part, or ends elsewhere."""
     row: Ints
     """Shape [ranks, calls]: the kernel in each rank's trace; −1 where there is none."""
+    message: Ints
+    """Shape [calls]: index into `messages`; −1: no rank's trace tells what it carries."""
+    messages: Sequence[Message]
 
     @property
     def residual_us(self) -> float:
@@ -73,7 +77,13 @@ class Together:
     def of_phase(self, phase: Phase) -> Together:
         """Return the calls in the steps of a phase that the first rank's figures are taken from."""
         chosen = np.isin(self.step, np.asarray(self.ranks[0].steady.get(phase, ()), dtype=np.int64))
-        return Together(self.ranks, self.clocks, self.step[chosen], self.us[:, chosen], self.row[:, chosen])
+        return replace(
+            self,
+            step=self.step[chosen],
+            us=self.us[:, chosen],
+            row=self.row[:, chosen],
+            message=self.message[chosen],
+        )
 
 
 def align(ranks: Sequence[RankCalls]) -> tuple[list[Together], list[RankCalls]]:
@@ -139,13 +149,23 @@ def _clocks(rank: RankCalls, other: _Seen) -> Iterator[Clock]:
 
 
 def _together(group: Sequence[_Seen]) -> Together:
-    calls = pl.concat([seen.calls.with_columns(pl.lit(index).alias("member")) for index, seen in enumerate(group)])
-    middle = pl.col("end_ns").median().over(_CALL)
+    messages = list(dict.fromkeys(message for seen in group for message in seen.rank.messages))
+    calls = pl.concat([_numbered(member, seen, messages) for member, seen in enumerate(group)])
+    middle = pl.col("end_ns").quantile(0.5, "lower").over(_CALL)  # one of the ends, also of two
     calls = calls.filter((pl.col("end_ns") - middle).abs() <= MOST_APART_NS)
     calls = calls.filter(pl.len().over(_CALL) > 1)
-    numbered = calls.select(*_CALL).unique(maintain_order=True).with_row_index("call")
-    calls = calls.join(numbered, on=_CALL, how="left", maintain_order="left")
-    us, row = np.full((len(group), numbered.height), np.nan), np.full((len(group), numbered.height), -1)
+    each = calls.group_by(*_CALL, maintain_order=True).agg(pl.col("message").max()).with_row_index("call")
+    calls = calls.join(each.select(*_CALL, "call"), on=_CALL, how="left", maintain_order="left")
+    us, row = np.full((len(group), each.height), np.nan), np.full((len(group), each.height), -1)
     at = calls["member"].to_numpy(), calls["call"].to_numpy()
     us[at], row[at] = calls["duration_ns"].to_numpy() / 1e3, calls["row"].to_numpy()
-    return Together([s.rank for s in group], [s.clock for s in group], numbered["step"].to_numpy(), us, row)
+    ranks, clocks = [seen.rank for seen in group], [seen.clock for seen in group]
+    return Together(ranks, clocks, each["step"].to_numpy(), us, row, each["message"].to_numpy(), messages)
+
+
+def _numbered(member: int, seen: _Seen, messages: Sequence[Message]) -> pl.DataFrame:
+    """Return a rank's calls with its number, and their messages as all ranks number them."""
+    number = np.array([*(messages.index(message) for message in seen.rank.messages), -1])  # −1 takes the last
+    return seen.calls.with_columns(
+        pl.lit(member).alias("member"), pl.Series("message", number[seen.calls["message"].to_numpy()])
+    )

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.ranks.messages import Message
     from stepscope.pipeline.steps import Phase, Steps
 
-COLLECTIVE = "collective"
-"""The kernel class."""
+_NO_COLLECTIVE = -2
 _ONE_TO_ONE = "SendRecv"
 """NCCL's kernel from one rank to another: between stages of a pipeline who waits is not late, but has no work yet."""
 
@@ -33,9 +34,13 @@ class RankCalls:
     """−1: not told. Such a trace stands alone."""
     world_size: int | None
     """Ranks of the run, where the trace tells."""
+    device: str | None
+    """The GPU's recorded name."""
     calls: pl.DataFrame
     """In order of start: `key` (group and kernel), `step`, `ordinal` (among those of that key in its step), `end_ns`,
-    `duration_ns`, `row` (in the trace's kernels), `in_graph`."""
+    `duration_ns`, `row` (in the trace's kernels), `in_graph`, `message` (index into `messages`; −1: not known)."""
+    messages: Sequence[Message]
+    """What the calls carry."""
     steady: Mapping[Phase, Sequence[int]]
     """The steps of each phase that figures are taken from."""
     step_us: Mapping[Phase, float]
@@ -43,7 +48,12 @@ class RankCalls:
 
     @classmethod
     def of(
-        cls, trace: int, linked: Linked, steps: Steps, classes: NDArray[np.str_], us: Mapping[Phase, float]
+        cls,
+        trace: int,
+        linked: Linked,
+        steps: Steps,
+        groups: Sequence[tuple[WorkGroup, Message | None]],
+        step_us: Mapping[Phase, float],
     ) -> RankCalls:
         """Keep the collectives of a trace's steps.
 
@@ -51,16 +61,20 @@ class RankCalls:
             trace: the trace's index.
             linked: the trace.
             steps: its steps.
-            classes: shape [kernels], the class of each.
-            us: median step duration of each phase, in µs.
+            groups: the collectives of all phases, and what each group of them carries.
+            step_us: median step duration of each phase.
         """
-        mine = (classes == COLLECTIVE) & (steps.step_of_kernel >= 0)
+        messages = tuple(dict.fromkeys(carried for _, carried in groups if carried))
+        message = np.full(linked.kernels.height, _NO_COLLECTIVE)
+        for group, carried in groups:
+            message[group.rows] = messages.index(carried) if carried else -1
         launch = linked.kernels["launch"].fill_null(-1).to_numpy()
-        rows = np.flatnonzero(mine)
+        rows = np.flatnonzero(message != _NO_COLLECTIVE)
         kernels = linked.kernels[rows].with_columns(
             pl.Series("row", rows),
             pl.Series("step", steps.step_of_kernel[rows], dtype=pl.Int64),
             pl.Series("in_graph", _shared(launch)[rows]),
+            pl.Series("message", message[rows]),
             pl.col("name").cast(pl.String),
         )
         kernels = kernels.filter(~pl.col("name").str.contains(_ONE_TO_ONE, literal=True))
@@ -73,6 +87,7 @@ class RankCalls:
             "duration_ns",
             "row",
             "in_graph",
+            "message",
         )
         info = linked.trace.header.get("distributedInfo")
         world = info.get("world_size") if isinstance(info, dict) else None
@@ -81,9 +96,11 @@ class RankCalls:
             linked.trace.path,
             -1 if linked.trace.rank is None else linked.trace.rank,
             world if type(world) is int and world > 0 else None,
+            linked.trace.device_name,
             calls,
+            messages,
             steps.steady_phases(),
-            us,
+            step_us,
         )
 
     def share(self, phase: Phase) -> float:
