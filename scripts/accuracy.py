@@ -141,7 +141,7 @@ def fidelity(trace: Path) -> tuple[Fidelity, ...]:
     except NotATraceError:
         return ()
     steps = find_steps(linked)
-    timeline, profiler = Timeline(linked, steps), Profiler.of(linked)
+    timeline, profiler = Timeline(linked, steps), Profiler.of(linked, steps)
     taken_out = profiler.taken_out() if profiler else None
     found = []
     for phase, indices in steps.steady_phases().items():

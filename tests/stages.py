@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.whatif import Profiler, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stepscope.document import Diagnosis
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Steps
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def diagnosed(
-    trace: Kineto,
+    trace: Kineto | Sequence[Kineto],
     *,
     model: str | None = "glm-5",
     tp: int | None = 8,
@@ -34,10 +33,11 @@ def diagnosed(
     gpu: str | None = None,
     sources: Sequence[Path] = (),
 ) -> Diagnosis:
-    """Diagnose a built trace."""
+    """Diagnose a built trace, or those of the ranks of one run."""
+    ranks = trace if isinstance(trace, Sequence) else [trace]
     with tempfile.TemporaryDirectory() as folder:
-        path = trace.save(Path(folder) / "trace.json")
-        return diagnose([path], model=model, tp=tp, context=context, gpu=gpu, sources=sources)
+        paths = [each.save(Path(folder) / f"rank{number}.json") for number, each in enumerate(ranks)]
+        return diagnose(paths, model=model, tp=tp, context=context, gpu=gpu, sources=sources)
 
 
 def stepped(trace: Kineto) -> tuple[Linked, Steps]:
@@ -61,7 +61,7 @@ def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
         timeline=timeline,
         measured=timeline.measured(indices),
         replay_error=timeline.error(indices),
-        profiler=Profiler.of(linked),
+        profiler=Profiler.of(linked, steps),
         deployment=deployment or Deployment.of(None, None, None),
         gpu=None,
         sources=(),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from scripts import accuracy
 from scripts.accuracy import LAB, PAGE, PAIRS, SHARED, Pair
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not beside the repository")
-WITH_A_LONG_BARRIER = Path("ranks-healthy-1x1024-pool495552/graph/rank1.json.gz")
-"""Before its steps it waits 24 ms for the other rank, in a kernel launched by itself: too much for an estimate."""
 
 
 def test_the_replay_reproduces_every_recorded_trace() -> None:
@@ -41,7 +37,7 @@ def test_steps_of_graphs_are_estimated_as_they_were_timed_without_the_profiler()
         if row.unprofiled_us and (true := accuracy.unprofiled(row.trace)) is not None
     }
     graphs = [path for path in LAB.glob("*/graph.json.gz") if (path.parent / "truth.json").is_file()]
-    graphs += [path for path in LAB.glob("ranks-*/graph/*.json.gz") if path.relative_to(LAB) != WITH_A_LONG_BARRIER]
+    graphs += LAB.glob("ranks-*/graph/*.json.gz")
     assert len(misses) == 4 + len(graphs)  # two servers' and two of the longer laboratory's besides
     assert {trace: miss for trace, miss in misses.items() if abs(miss) > 0.06} == {}
     eager = [row for row in rows if "eager" in row.trace or row.trace.startswith("TraceLens")]

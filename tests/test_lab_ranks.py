@@ -7,11 +7,14 @@ import json
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 import stepscope
+
+if TYPE_CHECKING:
+    from stepscope.document import Diagnosis
 
 TRACES = Path(__file__).parent / "traces"
 HEALTHY, LATE = "ranks-healthy-1x1024-pool495552", "ranks-late1-1x1024-pool495552"
@@ -96,6 +99,66 @@ def test_both_ranks_load(case: str, mode: str) -> None:
     rows = [row for row in found.breakdown if row.kernel_class == "collective"]
     assert [row.calls_per_step for row in rows] == [REDUCES] * 2
     assert [trace(case, mode, rank)["distributedInfo"]["rank"] for rank in range(2)] == [0, 1]
+
+
+@cache
+def diagnosis(case: str, mode: str) -> Diagnosis:
+    told = truth(case)
+    folder = path(case, mode, 0).parent
+    return stepscope.diagnose(
+        [folder], model=str(TRACES / case / "config.json"), tp=told["tp_slice"], context=max(told["contexts"])
+    )
+
+
+def test_nothing_is_found_in_the_healthy_graph() -> None:
+    found = diagnosis(HEALTHY, "graph")
+    assert found.findings == []
+    (row,) = (row for row in found.ruled_out if row.hypothesis == "rank skew")
+    assert row.time_us_per_step is not None
+    assert row.time_us_per_step < 0.01 * truth(HEALTHY)["recordings"]["graph"]["steps"][0]["median_us"]
+
+
+def test_the_late_rank_is_found_in_the_graph() -> None:
+    (found,) = diagnosis(LATE, "graph").findings
+    assert (found.rule, found.trace, found.evidence.late_ranks) == ("rank-skew", None, [truth(LATE)["late_rank"]])
+    early, late = found.evidence.ranks
+    assert (early.arrival_us, early.rank) == (0, 0)
+    assert late.arrival_us == pytest.approx(median(later(LATE, "graph")), rel=0.01)
+    assert late.arrival_us == pytest.approx(truth(LATE)["delay_us"], rel=0.1)
+    assert early.kernel_us == pytest.approx(median(call.end - call.start for call in calls(LATE, "graph", 0)), rel=0.01)
+    assert found.evidence.transfer_us == pytest.approx(median(transfers(LATE, "graph")), rel=0.05)
+    assert found.evidence.calls_per_step == REDUCES
+    assert found.time_us_per_step == pytest.approx(REDUCES * truth(LATE)["delay_us"], rel=0.02)
+
+
+def test_without_skew_the_late_graph_is_foretold_to_be_the_healthy_one() -> None:
+    (found,) = diagnosis(LATE, "graph").findings
+    assert found.what_if is not None
+    healthy = [steps.duration_us.median for steps in diagnosis(HEALTHY, "graph").steps]
+    today = [steps.duration_us.median for steps in diagnosis(LATE, "graph").steps]
+    assert found.what_if.step_us.low == pytest.approx(healthy[0], rel=0.02)
+    # of two ranks the median is half the way to the late one
+    assert found.what_if.step_us.expected == pytest.approx((healthy[0] + today[0]) / 2, rel=0.02)
+
+
+def test_eager_ranks_wait_for_the_slower_host_and_that_is_said() -> None:
+    for case, late_rank in ((HEALTHY, 0), (LATE, 1)):
+        (found,) = (each for each in diagnosis(case, "eager").findings if each.rule == "rank-skew")
+        assert found.evidence.late_ranks == [late_rank]
+        assert found.confidence == "medium"
+        assert any("one by one" in note for note in found.notes)
+
+
+def test_a_rank_alone_is_not_called_late() -> None:
+    for case, asked in ((HEALTHY, 0), (LATE, 1)):
+        told = truth(case)
+        found = stepscope.diagnose(
+            [path(case, "graph", 0)], model=str(TRACES / case / "config.json"), tp=told["tp_slice"]
+        )
+        assert "rank-skew" not in {each.rule for each in found.findings}
+        assert len([row for row in found.could_not_check if row.rule == "rank-skew"]) == asked
+        # its kernels last 200 µs whatever it waits for: what one rank says of that is of low confidence
+        assert {(each.rule, str(each.confidence)) for each in found.findings} <= {("slow-collective", "low")}
 
 
 @pytest.mark.parametrize(("case", "mode"), BOTH)

@@ -199,6 +199,16 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     time_us_per_step: float
 
 
+class RankArrival(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank at the collectives of a step."""
+
+    rank: int
+    arrival_us: float
+    """How much later than the first rank it arrives: mean over the calls of a step, median of the steps."""
+    kernel_us: float
+    """How long its kernel takes, in the same manner: transfer and waiting."""
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen; the single fields describe the largest of the groups."""
 
@@ -222,6 +232,18 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`launch-bound`: gaps between pieces of GPU work."""
     late_gap_share: float | None = None
     """`launch-bound`: share of the gaps, counted, that end right after a launch."""
+    ranks: list[RankArrival] = []
+    """`rank-skew`: the ranks that were compared."""
+    late_ranks: list[int] | None = None
+    """`rank-skew`: those that arrive after the median."""
+    transfer_us: float | None = None
+    """How long a collective takes once all ranks are there: its shortest kernel of all ranks."""
+    best_known_us: float | None = None
+    """`slow-collective`: the least that a kernel was measured to take for so many bytes."""
+    clock_residual_us: float | None = None
+    """How far apart ends of the same collectives lie, once the ranks' clocks are aligned by them: median."""
+    replayed_trace: int | None = None
+    """Of a finding across ranks: the trace whose steps the what-if is of."""
     groups: list[Group] = []
     modules: list[str] = []
     """The modules around the op, outermost first: class and number of the instance."""
@@ -299,7 +321,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
     """A usual suspect that is not the cause, or of which that cannot be told."""
 
-    trace: int
+    trace: int | None
+    """None: several ranks show it."""
     phase: str
     hypothesis: str
     time_us_per_step: float | None
@@ -311,7 +334,8 @@ class CouldNotCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What the trace cannot answer, and how to record one that can."""
 
     rule: str
-    trace: int
+    trace: int | None
+    """None: it concerns several ranks."""
     missing: str
     how_to_capture: str
 

@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
 from stepscope.hardware import files
+from stepscope.hardware.collectives import BestKnown, best_known
 from stepscope.hardware.files import writable_user_folder
 from stepscope.hardware.gpu import FIGURES, Figure, Gpu
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FIGURES", "Figure", "Gpu", "find_gpu", "gpu_names", "keep", "name_of", "writable_user_folder"]
+__all__ = [
+    "FIGURES",
+    "BestKnown",
+    "Figure",
+    "Gpu",
+    "best_known",
+    "find_gpu",
+    "gpu_names",
+    "keep",
+    "name_of",
+    "writable_user_folder",
+]
 
 
 def gpu_names() -> list[str]:

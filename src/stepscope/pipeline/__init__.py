@@ -1,6 +1,7 @@
 """The diagnosis: the only place that chains the stages.
 
-load → link → steps → health → attribute → cost → whatif → detect → document. `ops` and `query` leave the chain after
+load → link → steps → health → attribute → cost → whatif → detect → document; then, of several ranks, what was kept of
+each → ranks → detect. `ops` and `query` leave the chain after
 cost and after attribute: they list what a trace holds, and judge nothing.
 """
 
@@ -18,13 +19,15 @@ from stepscope.pipeline.cost.floor import measure_steps
 from stepscope.pipeline.cost.floor.setup import Setup
 from stepscope.pipeline.cost.infer import settle
 from stepscope.pipeline.detect import detect
+from stepscope.pipeline.detect.across import Judged, look_across
 from stepscope.pipeline.detect.rule import Case
 from stepscope.pipeline.facts import Facts
 from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.op_groups import list_ops, nothing_listed
 from stepscope.pipeline.predict import check_changes, predict
-from stepscope.pipeline.reader import Reader
+from stepscope.pipeline.ranks import RankCalls, message_of
+from stepscope.pipeline.reader import NotRead, Reader
 from stepscope.pipeline.recording import Recording
 from stepscope.pipeline.steps import find_steps
 from stepscope.pipeline.summary import Examined, summarise, together
@@ -56,7 +59,9 @@ def diagnose(
     cache: Cache | None = None,
     **options: Unpack[Options],
 ) -> Diagnosis:
-    """Diagnose trace files, each on its own.
+    """Diagnose trace files: each on its own, and those of several ranks of one run side by side.
+
+    Of several files, one that is no trace is passed over.
 
     Args:
         paths: trace files, or folders of them.
@@ -69,14 +74,31 @@ def diagnose(
 
     Raises:
         UsageError: a path or name does not exist.
-        NotATraceError: a file is no trace, or a folder holds none.
+        NotATraceError: no file is a trace, or a folder holds none.
     """
     if not paths:
         raise UsageError("no trace given")
     facts, reader = Facts.of(**options), Reader(listener, cache)
     donor = _donor(capture_trace, reader)
-    traces = enumerate(reader.each(paths))
-    return together([summarise(index, _examine(index, trace, donor, facts)) for index, trace in traces])
+    alone = reader.count(paths) == 1
+    parts: list[Diagnosis] = []
+    ranks: list[RankCalls] = []
+    not_read: list[NotRead] = []
+    for trace in reader.attempts(paths):
+        if isinstance(trace, NotRead):
+            not_read.append(trace)
+            continue
+        examined = _examine(len(parts), trace, donor, facts, alone=alone)
+        ranks.append(_rank_calls(len(parts), examined))
+        parts.append(summarise(len(parts), examined))
+        del trace, examined  # so that no more than one is held: the ranks may be many
+
+    def again(rank: RankCalls) -> list[Judged]:
+        examined = _examine(rank.trace, reader.one(rank.path), donor, facts)
+        pairs = zip(examined.cases, examined.detected, strict=True)
+        return [Judged(case, detected.causes) for case, detected in pairs]
+
+    return together(parts, None if alone else look_across(ranks, not_read, again))
 
 
 def examine(path: str | Path, index: int, facts: Facts, reader: Reader) -> Recording:
@@ -250,7 +272,18 @@ def _donor(capture_trace: str | Path | None, reader: Reader) -> Donor | None:
     return None if capture_trace is None else Donor.of(link(reader.one(capture_trace)))
 
 
-def _examine(index: int, trace: Trace, donor: Donor | None, facts: Facts) -> Examined:
+def _rank_calls(index: int, examined: Examined) -> RankCalls:
+    groups = [
+        (group, message_of(group, examined.linked, examined.deployment, case.step))
+        for case in examined.cases
+        for group in case.groups
+        if group.kernel_class == "collective"
+    ]
+    step_us = {case.phase: case.measured.step_us for case in examined.cases}
+    return RankCalls.of(index, examined.linked, examined.steps, groups, step_us)
+
+
+def _examine(index: int, trace: Trace, donor: Donor | None, facts: Facts, *, alone: bool = True) -> Examined:
     linked = link(trace)
     joined = join_within(linked) if donor is None else join(linked, donor)
     linked = joined.linked
@@ -261,7 +294,7 @@ def _examine(index: int, trace: Trace, donor: Donor | None, facts: Facts) -> Exa
     attributed = attribute(linked, steps)
     deployment = settle(facts.deployment, attributed.groups)
     gpu = find_gpu(facts.gpu, trace.device_name)
-    timeline, profiler = Timeline(linked, steps), Profiler.of(linked)
+    timeline, profiler = Timeline(linked, steps), Profiler.of(linked, steps)
     stacks, complete = has_stacks(linked), is_complete(warnings)
     cases = [
         Case(
@@ -280,6 +313,7 @@ def _examine(index: int, trace: Trace, donor: Donor | None, facts: Facts) -> Exa
             internal=facts.internal,
             has_stacks=stacks,
             complete=complete,
+            alone=alone,
         )
         for phase, indices in steps.steady_phases().items()
     ]

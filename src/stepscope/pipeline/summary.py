@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stepscope import document
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.cost import Ceilings
+from stepscope.pipeline.detect.across import Across
 from stepscope.pipeline.detect.findings import can_predict, in_order
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.suspects import rule_out
@@ -78,8 +79,9 @@ def summarise(index: int, examined: Examined) -> document.Diagnosis:
     )
 
 
-def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
-    """Return one document of several traces' own, their findings ordered together."""
+def together(parts: Sequence[document.Diagnosis], across: Across | None = None) -> document.Diagnosis:
+    """Return one document of several traces' own, and of what ranks show side by side, their findings ordered."""
+    across = across or Across()
     return document.Diagnosis(
         traces=[trace for part in parts for trace in part.traces],
         model=_common_model([part.model for part in parts if part.model]),
@@ -87,10 +89,10 @@ def together(parts: Sequence[document.Diagnosis]) -> document.Diagnosis:
         steps=[step for part in parts for step in part.steps],
         breakdown=[row for part in parts for row in part.breakdown],
         kernels=[row for part in parts for row in part.kernels],
-        findings=in_order([finding for part in parts for finding in part.findings]),
+        findings=in_order([*across.findings, *(finding for part in parts for finding in part.findings)]),
         ladder=[rung for part in parts for rung in part.ladder],
-        ruled_out=[row for part in parts for row in part.ruled_out],
-        could_not_check=[row for part in parts for row in part.could_not_check],
+        ruled_out=[*(row for part in parts for row in part.ruled_out), *across.ruled_out],
+        could_not_check=[*(row for part in parts for row in part.could_not_check), *across.could_not_check],
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Finding,
         KernelTime,
         Model,
+        RankArrival,
         RuledOut,
         Rung,
         StepSummary,
@@ -31,6 +32,7 @@ NEGLIGIBLE_GAIN = 0.01
 FOLDED_SHARE = 0.01
 """Findings that neither take nor gain this fraction of the step are only named."""
 SHOWN_FRAMES = 3
+SHOWN_RANKS = 8
 KERNEL_HEADER = ("longest kernels", "time a step", "share", "efficiency")
 """Headings of `longest_kernels`."""
 LISTED_SHARE = 0.01
@@ -172,10 +174,7 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
     """Yield a finding's parts, each with its label."""
     evidence = finding.evidence
     yield "costs", _cost(finding)
-    if evidence.tensor or evidence.input_shape:
-        yield "tensor", _tensor(evidence)
-    if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
-        yield "moves", _movement(evidence)
+    yield from _measured_rows(evidence)
     if evidence.kernel:
         kernels = [other.evidence.kernel for other in diagnosis.findings if other.evidence.kernel]
         yield "kernel", shown(short_names(kernels)[evidence.kernel])
@@ -197,6 +196,15 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
         needs = f" Needs {fix.needs}." if fix.needs else ""
         yield f"fix, {'setting' if fix.kind == 'configuration' else 'code'}", f"{fix.what}{where}.{needs}"
     yield "control", finding.control
+
+
+def _measured_rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    if evidence.tensor or evidence.input_shape:
+        yield "tensor", _tensor(evidence)
+    if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
+        yield "moves", _movement(evidence)
+    if evidence.ranks:
+        yield "ranks", _arrivals(evidence.ranks)
 
 
 def ruled_out_line(row: RuledOut) -> str:
@@ -245,6 +253,17 @@ def _tensor(evidence: Evidence) -> str:
     return ", ".join(part for part in (evidence.tensor, shape, types) if part)
 
 
+def _arrivals(ranks: Sequence[RankArrival]) -> str:
+    """Say when ranks arrive and how long their kernels take, the latest first."""
+    latest_first = sorted(ranks, key=lambda each: -each.arrival_us)
+    told = [
+        f"{each.rank} +{units.time(each.arrival_us)}, kernel {units.time(each.kernel_us)}"
+        for each in latest_first[:SHOWN_RANKS]
+    ]
+    more = f"; and {len(ranks) - SHOWN_RANKS} more" if len(ranks) > SHOWN_RANKS else ""
+    return f"{'; '.join(told)}{more}"
+
+
 def _modules(evidence: Evidence) -> str:
     path = " / ".join(evidence.modules)
     if not evidence.layers:
@@ -265,7 +284,8 @@ def _movement(evidence: Evidence) -> str:
 
 
 def _what_if(diagnosis: Diagnosis, finding: Finding, what_if: WhatIf) -> str:
-    steps = next(s for s in diagnosis.steps if (s.trace, s.phase) == (finding.trace, finding.phase))
+    of = finding.evidence.replayed_trace if finding.trace is None else finding.trace
+    steps = next(s for s in diagnosis.steps if (s.trace, s.phase) == (of, finding.phase))
     today = units.time(steps.duration_us.median)
     if what_if.gain_fraction < NEGLIGIBLE_GAIN:
         text = "alone: no gain"

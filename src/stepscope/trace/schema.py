@@ -28,6 +28,7 @@ _NAME = Column(pl.Categorical(), "name as recorded")
 _THREAD = Column(pl.Int32, "index into Trace.threads")
 _CORRELATION = Column(pl.Int64, "joins a launch and the GPU work that it started", null="not recorded")
 _NO_LAUNCH = "copies, fills and ROCm graph replays have none"
+_NO_COLLECTIVE = "no collective of torch's, or replayed by a graph"
 
 KERNELS: Mapping[str, Column] = {
     "start_ns": _START,
@@ -44,6 +45,9 @@ KERNELS: Mapping[str, Column] = {
     "block_y": Column(pl.Int16, "threads a block in y", null=_NO_LAUNCH),
     "block_z": Column(pl.Int16, "threads a block in z", null=_NO_LAUNCH),
     "bytes": Column(pl.Int64, "bytes moved by a memcpy or memset", unit="B", null="a kernel, or not recorded"),
+    "group": Column(pl.Categorical(), "name and ranks of a collective's process group", null=_NO_COLLECTIVE),
+    "group_size": Column(pl.Int32, "ranks of a collective's process group", null=_NO_COLLECTIVE),
+    "message_bytes": Column(pl.Int64, "bytes that a rank gives to a collective", unit="B", null=_NO_COLLECTIVE),
 }
 """All GPU work, sorted by start: kernels, memory copies and memory sets."""
 

@@ -23,9 +23,11 @@ from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.rule import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from stepscope.document import Diagnosis
+
+    Built = Kineto | Sequence[Kineto]
 
 SECTIONS = [
     "What it looks like",
@@ -43,9 +45,9 @@ CONTRACT = {
 PHASES = {"decode", "prefill", "mixed", "warm-up", "unknown"}
 
 
-def examples(rule: Rule, kind: str) -> list[Callable[[], Kineto]]:
+def examples(rule: Rule, kind: str) -> list[Callable[[], Built]]:
     module = f"tests.examples.{rule.id.replace('-', '_')}"
-    found: list[Callable[[], Kineto]] = getattr(import_module(module), kind, []) if find_spec(module) else []
+    found: list[Callable[[], Built]] = getattr(import_module(module), kind, []) if find_spec(module) else []
     return found
 
 
@@ -107,7 +109,7 @@ def test_a_rule_without_documentation_or_examples_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("rule", "build"), cases("FIRING"))
-def test_it_fires(rule: str, build: Callable[[], Kineto]) -> None:
+def test_it_fires(rule: str, build: Callable[[], Built]) -> None:
     diagnosis = diagnosed(build())
     assert rule in loud(diagnosis)
     found = finding(diagnosis, rule)
@@ -118,12 +120,12 @@ def test_it_fires(rule: str, build: Callable[[], Kineto]) -> None:
 
 
 @pytest.mark.parametrize(("rule", "build"), cases("QUIET"))
-def test_it_keeps_quiet(rule: str, build: Callable[[], Kineto]) -> None:
+def test_it_keeps_quiet(rule: str, build: Callable[[], Built]) -> None:
     assert rule not in loud(diagnosed(build()))
 
 
 @pytest.mark.parametrize(("rule", "build"), cases("QUIET"))
-def test_it_keeps_quiet_without_a_model_too(rule: str, build: Callable[[], Kineto]) -> None:
+def test_it_keeps_quiet_without_a_model_too(rule: str, build: Callable[[], Built]) -> None:
     assert rule not in loud(diagnosed(build(), model=None, tp=None))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
+from tests.kineto import Kineto
 
 from stepscope import load
 from stepscope.pipeline.load.columns import Columns
@@ -13,8 +15,6 @@ from stepscope.trace import schema
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import polars as pl
 
     from stepscope.trace import Trace
 
@@ -269,3 +269,22 @@ def test_rocm_s_launches_keep_the_name_of_their_kernel(tmp_path: Path) -> None:
     trace = load_events(tmp_path, *rows, span("cuda_runtime", name="cudaLaunchKernel", args={"correlation": 2}))
     assert trace.launches["kernel"].to_list() == ["gemm", None, None, None, None, None]
     assert trace.warnings == ()
+
+
+def test_what_collectives_tell_of_themselves(tmp_path: Path) -> None:
+    told = {"Process Group Name": "7", "Process Group Ranks": "[0, 1]", "Group size": 2}
+    built = Kineto()
+    rows: list[dict[str, object]] = [
+        {**told, "In msg nelems": 6144, "dtype": "BFloat16"},
+        {**told, "In msg nelems": 10, "dtype": "a type to come"},
+        {**told, "In msg nelems": -1, "dtype": "Float", "Group size": "two"},
+        {**told, "In msg nelems": 1 << 62, "dtype": "Float", "Group size": 1 << 40},
+        {"Process Group Name": ["odd"], "Process Group Ranks": {}, "In msg nelems": [], "dtype": 3},
+        {},
+    ]
+    for at, args in enumerate(rows, start=1):
+        built.span("kernel", "ncclDevKernel", at, 1, args={"device": 0, "stream": 7, **args})
+    kernels = load(built.save(tmp_path / "trace.json")).kernels
+    assert kernels["group"].cast(pl.String).to_list() == [*["7 [0, 1]"] * 4, None, None]
+    assert kernels["group_size"].to_list() == [2, 2, None, None, None, None]
+    assert kernels["message_bytes"].to_list() == [12_288, None, None, None, None, None]

@@ -32,11 +32,18 @@ HIDING_GAIN = 0.05
 """A cause hides another if the other gains at least this much more of the step once it is gone."""
 
 
-def findings_of(case: Case, trace: int, causes: Mapping[str, Cause]) -> list[Finding]:
+def findings_of(case: Case, trace: int | None, causes: Mapping[str, Cause]) -> list[Finding]:
     """Return the findings of a phase, in the order of the causes."""
     recurring = {rule: cause.change for rule, cause in causes.items() if cause.change is not None}
     replays = _Replays(case, recurring, {}) if can_predict(case) else None
     return [_finding(case, trace, rule, cause, replays) for rule, cause in causes.items()]
+
+
+def finding_across(case: Case, rule: str, cause: Cause, causes: Mapping[str, Cause]) -> Finding:
+    """Return the finding of a cause across ranks: predicted for one rank, beside the causes found in its trace."""
+    together = {**causes, rule: cause}
+    recurring = {name: each.change for name, each in together.items() if each.change is not None}
+    return _finding(case, None, rule, cause, _Replays(case, recurring, {}) if can_predict(case) else None)
 
 
 def can_predict(case: Case) -> bool:
@@ -89,7 +96,7 @@ class _Replays:
         return self.known[key]
 
 
-def _finding(case: Case, trace: int, rule: str, cause: Cause, replays: _Replays | None) -> Finding:
+def _finding(case: Case, trace: int | None, rule: str, cause: Cause, replays: _Replays | None) -> Finding:
     what_if = _what_if(case, rule, cause, replays) if replays is not None and cause.change is not None else None
     share = cause.time_us_per_step / case.measured.step_us if case.measured.step_us else 0.0
     return Finding(
@@ -121,9 +128,15 @@ def _what_if(case: Case, rule: str, cause: Cause, replays: _Replays) -> WhatIf:
     ]
     together = replays.without(*hiding, rule)
     gain_then = replays.without(*hiding).step_us - together.step_us
+    step_us = predicted_range(case.measured.duration_us, alone.duration_us)
+    gpu_span_us = predicted_range(case.measured.gpu_span_us, alone.gpu_span_us)
+    if cause.change_at_best is not None:
+        best = case.timeline.replay(case.step_indices, cause.change_at_best)
+        step_us = replace(step_us, low=min(best.step_us, step_us.expected))
+        gpu_span_us = replace(gpu_span_us, low=min(float(np.median(best.gpu_span_us)), gpu_span_us.expected))
     return WhatIf(
-        step_us=predicted_range(case.measured.duration_us, alone.duration_us),
-        gpu_span_us=predicted_range(case.measured.gpu_span_us, alone.gpu_span_us),
+        step_us=step_us,
+        gpu_span_us=gpu_span_us,
         unprofiled_step_us=case.unprofiled_us(cause.change),
         gain_fraction=gain / today if today else 0.0,
         gain_fraction_others_fixed=gain_then / today if today else 0.0,

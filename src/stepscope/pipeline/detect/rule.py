@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from stepscope.document import Confidence, Evidence, Fix
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stepscope.model import Deployment
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.ranks import Skew, Together
     from stepscope.pipeline.steps import Phase, Step
     from stepscope.pipeline.whatif import Change, Profiler, Replayed, Timeline
 
@@ -45,6 +46,8 @@ class Case:
     has_stacks: bool
     complete: bool
     """Whether idle time can be believed."""
+    alone: bool = True
+    """Whether no other rank's trace is at hand, so that what several tell is asked of this one."""
 
     def unprofiled_us(self, change: Change | None = None) -> float | None:
         """Return the median step, after a change, as it would be without the profiler; None where that is not known."""
@@ -64,6 +67,8 @@ class Cause:
     evidence: Evidence
     change: Change | None
     """None: it does not recur in every step, so that no step is predicted without it."""
+    change_at_best: Change | None = None
+    """The change at its best, which the fastest predicted step is of; None: `change` is all that can be had."""
     assumption: str
     control: str
     fix: Sequence[Fix] = field(default=())
@@ -77,6 +82,47 @@ class Unchecked:
     how_to_capture: str
 
 
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A suspect that ranks side by side show not to be the cause."""
+
+    time_us_per_step: float
+    share_of_step: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksCase:
+    """One phase of several ranks that take part in the same collectives."""
+
+    phase: Phase
+    calls: Together
+    """Those of the steady steps."""
+    skew: Skew
+    step_us: Sequence[float]
+    """Median step of each rank in this phase; 0 where it has none."""
+    case_of: Callable[[int], Case]
+    """Reads a member's trace again: what a replay needs was not kept."""
+
+    @property
+    def waiting(self) -> int:
+        """The member that waits most, whose steps tell what less waiting would gain."""
+        return int(self.skew.wait_us_per_step().argmax())
+
+    @property
+    def calls_per_step(self) -> float:
+        """Collectives of the member that waits most."""
+        return self.skew.calls_per_step(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class RanksCause:
+    """What several ranks show, and the member whose steps are predicted without it."""
+
+    cause: Cause
+    member: int
+
+
 class Check(Protocol):
     """The code of a rule."""
 
@@ -85,6 +131,13 @@ class Check(Protocol):
 
         `found` holds, by rule, the causes of the rules that ran before; it is empty unless the rule `runs_last`.
         """
+
+
+class CheckRanks(Protocol):
+    """The code of a rule that looks at several ranks side by side."""
+
+    def __call__(self, ranks: RanksCase) -> Iterator[RanksCause | Excluded | Unchecked]:
+        """Yield at most one cause, and what is ruled out or could not be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +152,8 @@ class Rule:
     """What a trace must hold."""
     explanation: str
     check: Check
+    check_ranks: CheckRanks | None = None
+    """How it looks at several ranks. Where they are at hand, `check` yields nothing (`Case.alone`)."""
     runs_last: bool = False
     """Whether it asks what would remain once the other causes are gone."""
     is_general: bool = False

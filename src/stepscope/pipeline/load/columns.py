@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.dtypes import item_bytes, torch_name
 from stepscope.pipeline.load import kineto
 from stepscope.trace import schema
 
@@ -34,6 +35,9 @@ _DURATION_LIMIT_US = 86_400e6  # a day; longer is damage
 _FINE_TIME = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _INT64_DIGITS = 19
 _NO_DIMENSIONS = (None, None, None)
+_OF_COLLECTIVES = ("group", "group_size", "message_bytes")
+_MOST_ELEMENTS = 1 << 59  # so that their bytes fit a column
+_MOST_RANKS = 1 << 31
 _NO_ARGS = kineto.Args()
 
 
@@ -188,7 +192,7 @@ def _needs_exact_times(events: Sequence[Any], text: bytes) -> bool:
     return bool(times) and max(times) >= kineto.FLOAT_LIMIT_US and _FINE_TIME.search(text) is not None
 
 
-def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
+def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[Any]]:
     grids = [a.grid if type(a.grid) is tuple else _NO_DIMENSIONS for a in args]
     blocks = [a.block if type(a.block) is tuple else _NO_DIMENSIONS for a in args]
     return {
@@ -201,7 +205,36 @@ def _kernel_arguments(args: Sequence[Args]) -> dict[str, list[int | None]]:
         "block_y": [block[1] for block in blocks],
         "block_z": [block[2] for block in blocks],
         "bytes": _integers([a.bytes for a in args]),
+        **_collective_arguments(args),
     }
+
+
+def _collective_arguments(args: Sequence[Args]) -> dict[str, list[Any]]:
+    if not any(a.group_name is not None for a in args):
+        return dict.fromkeys(_OF_COLLECTIVES, [None] * len(args))
+    return {
+        "group": [_group(a) for a in args],
+        "group_size": [_small(a.group_size) for a in args],
+        "message_bytes": [_message_bytes(a) for a in args],
+    }
+
+
+def _group(args: Args) -> str | None:
+    if type(args.group_name) is not str:
+        return None
+    return f"{args.group_name} {args.group_ranks}" if type(args.group_ranks) is str else args.group_name
+
+
+def _message_bytes(args: Args) -> int | None:
+    dtype = torch_name(args.message_dtype) if type(args.message_dtype) is str else None
+    elements = args.message_elements
+    if dtype is None or type(elements) is not int or not 0 <= elements < _MOST_ELEMENTS:
+        return None
+    return elements * item_bytes(dtype)
+
+
+def _small(value: object) -> int | None:
+    return value if type(value) is int and 0 < value < _MOST_RANKS else None
 
 
 def _integers(values: list[int | str | None]) -> list[int | None]:

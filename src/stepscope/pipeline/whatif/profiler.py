@@ -13,6 +13,7 @@ from stepscope.pipeline.whatif.changes import Change, time_of
 
 if TYPE_CHECKING:
     from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Steps
 
 GPU_SLOWDOWN = 1.034
 """GPU work lasts this much longer while torch's profiler records it; `docs/accuracy.md` has the steps of graphs that it
@@ -32,16 +33,17 @@ class Profiler:
     recording to the next, which no trace tells."""
 
     @classmethod
-    def of(cls, linked: Linked) -> Profiler | None:
-        """Return what recording cost; None where that was never measured: on another GPU."""
+    def of(cls, linked: Linked, steps: Steps) -> Profiler | None:
+        """Return what recording cost the steps; None where that was never measured: on another GPU."""
         kernels, calls = linked.kernels, linked.trace.launches
         if MEASURED_ON not in (linked.trace.device_name or "") or not kernels.height:
             return None
         is_graph = calls["name"].cast(pl.String).str.contains(GRAPH_LAUNCH)
         launch = kernels["launch"]
         from_graph = is_graph.gather(launch.fill_null(0)) & launch.is_not_null() if calls.height else launch.is_null()
-        time = kernels["duration_ns"]
-        single = int(time.filter(~from_graph).sum()) if calls.height else int(time.sum())
+        inside = pl.Series(steps.step_of_kernel >= 0)  # not the barrier that ranks wait at before the first step
+        time = kernels["duration_ns"].filter(inside)
+        single = int(time.filter(~from_graph.filter(inside)).sum()) if calls.height else int(time.sum())
         graphs = calls.filter(is_graph)
         cost = Change(
             np.zeros(kernels.height, dtype=np.bool_),

@@ -1,0 +1,158 @@
+"""Runs the rules that look at several ranks side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope import units
+from stepscope.document import CouldNotCheck, Finding, RuledOut
+from stepscope.pipeline.detect.findings import finding_across, findings_of
+from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.detect.rule import Case, Cause, Excluded, RanksCase, RanksCause, Rule, Unchecked
+from stepscope.pipeline.load.header import rank_of
+from stepscope.pipeline.ranks import Skew, align, sets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from stepscope.pipeline.ranks import RankCalls, Together
+    from stepscope.pipeline.reader import NotRead
+    from stepscope.pipeline.steps import Phase
+
+_MOST_RANKS = 4096  # a damaged number must not fill the memory
+NOTABLE_SHARE = 0.02
+"""Collectives of a single rank that take less of every step have no finding in them."""
+
+
+class Judged(NamedTuple):
+    """One phase of a trace, and what its own diagnosis found in it."""
+
+    case: Case
+    causes: Mapping[str, Cause]
+
+
+@dataclass(slots=True)
+class Across:
+    """What several ranks show together."""
+
+    findings: list[Finding] = field(default_factory=list)
+    ruled_out: list[RuledOut] = field(default_factory=list)
+    could_not_check: list[CouldNotCheck] = field(default_factory=list)
+
+
+def look_across(
+    ranks: Sequence[RankCalls], not_read: Sequence[NotRead], again: Callable[[RankCalls], Sequence[Judged]]
+) -> Across:
+    """Return what the rules find in ranks side by side.
+
+    Args:
+        ranks: what was kept of each trace.
+        not_read: files that are no traces: those called as a rank's are named.
+        again: reads one of them again, and judges it as if it were alone.
+    """
+    found = Across()
+    _damaged(found, not_read)
+    for run in sets_of(ranks):
+        if len(run) == 1:
+            _alone(found, run[0], again)
+            continue
+        together, apart = align(run)
+        for group in together:
+            _side_by_side(found, group, again)
+        _not_compared(found, run, apart)
+    return found
+
+
+def _alone(found: Across, rank: RankCalls, again: Callable[[RankCalls], Sequence[Judged]]) -> None:
+    """Judge a trace that has no other ranks beside it as one that was given alone."""
+    if all(rank.share(phase) < NOTABLE_SHARE for phase in rank.steady):
+        return
+    for case, causes in again(rank):
+        for rule in (rule for rule in all_rules() if rule.check_ranks and case.phase in rule.phases):
+            for said in rule.check(case, causes):
+                if isinstance(said, Unchecked):
+                    found.could_not_check.append(_unchecked(rule, rank.trace, said))
+                else:
+                    found.findings += findings_of(case, rank.trace, {rule.id: said})
+
+
+def _side_by_side(found: Across, group: Together, again: Callable[[RankCalls], Sequence[Judged]]) -> None:
+    read: dict[int, dict[Phase, Judged]] = {}
+
+    def judged(member: int, phase: Phase) -> Judged:
+        if member not in read:
+            read.clear()  # so that one trace is held at a time
+            read[member] = {each.case.phase: each for each in again(group.ranks[member])}
+        return read[member][phase]
+
+    for phase in group.ranks[0].steady:
+        calls, step_us = group.of_phase(phase), [rank.step_us.get(phase, 0.0) for rank in group.ranks]
+        if not calls.step.size or not all(step_us):
+            continue
+        ranks = RanksCase(phase, calls, Skew.of(calls), step_us, partial(_case_of, judged, phase))
+        for rule in (rule for rule in all_rules() if rule.check_ranks and phase in rule.phases):
+            _take(found, rule, ranks, judged)
+
+
+def _case_of(judged: Callable[[int, Phase], Judged], phase: Phase, member: int) -> Case:
+    return judged(member, phase).case
+
+
+def _take(found: Across, rule: Rule, ranks: RanksCase, judged: Callable[[int, Phase], Judged]) -> None:
+    assert rule.check_ranks is not None  # noqa: S101 -- the caller checked
+    for said in rule.check_ranks(ranks):
+        if isinstance(said, RanksCause):
+            case, causes = judged(said.member, ranks.phase)
+            found.findings.append(finding_across(case, rule.id, said.cause, causes))
+        elif isinstance(said, Excluded):
+            found.ruled_out.append(
+                RuledOut(
+                    trace=None,
+                    phase=ranks.phase,
+                    hypothesis=rule.id.replace("-", " "),
+                    time_us_per_step=said.time_us_per_step,
+                    share_of_step=said.share_of_step,
+                    reason=said.reason,
+                )
+            )
+        else:
+            found.could_not_check.append(_unchecked(rule, None, said))
+
+
+def _damaged(found: Across, not_read: Sequence[NotRead]) -> None:
+    skew = next(rule for rule in all_rules() if rule.id == "rank-skew")
+    for path, why in not_read:
+        if (rank := rank_of({}, PurePath(path).name)) is not None:
+            what = f"rank {rank}, which is left out: {why}"
+            found.could_not_check.append(_unchecked(skew, None, Unchecked(what, "record this rank again")))
+
+
+def _not_compared(found: Across, run: Sequence[RankCalls], apart: Sequence[RankCalls]) -> None:
+    """Name the ranks of a run that are missing, and those whose collectives are no other rank's."""
+    if all(rank.share(phase) < NOTABLE_SHARE for rank in run for phase in rank.steady):
+        return
+    skew = next(rule for rule in all_rules() if rule.id == "rank-skew")
+    given = {rank.rank for rank in run}
+    of_run = max((rank.world_size or 0 for rank in run), default=0)
+    missing = [rank for rank in range(min(of_run, _MOST_RANKS)) if rank not in given]
+    if missing:
+        what = (
+            f"{_ranks(missing)} of the run's {of_run}: no trace of {'it' if len(missing) == 1 else 'them'} is at hand"
+        )
+        found.could_not_check.append(_unchecked(skew, None, Unchecked(what, "give the traces of all ranks")))
+    lonely = [rank.rank for rank in apart if rank.calls.height]
+    if lonely:
+        what = f"{_ranks(lonely)}: no collectives end together with those of another rank"
+        how = "give traces of one run, recorded at the same time"
+        found.could_not_check.append(_unchecked(skew, None, Unchecked(what, how)))
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'' if len(numbers) == 1 else 's'} {units.ranges(sorted(numbers))}"
+
+
+def _unchecked(rule: Rule, trace: int | None, said: Unchecked) -> CouldNotCheck:
+    return CouldNotCheck(rule=rule.id, trace=trace, missing=said.missing, how_to_capture=said.how_to_capture)

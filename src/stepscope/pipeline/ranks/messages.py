@@ -1,0 +1,77 @@
+"""What collectives carry: the operation, the bytes of the whole, the ranks of the group."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.kernel_name import LOOKED_AT
+from stepscope.pipeline.cost.ops import call_of
+from stepscope.pipeline.cost.rank import ACTIVATION_BYTES
+
+if TYPE_CHECKING:
+    from stepscope.model import Deployment
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.link import Linked
+    from stepscope.pipeline.steps import Step
+
+_KINDS = (
+    ("reduce-scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("all-gather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("all-reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
+)
+_ITEM = re.compile(r"_(?P<bits>bf16|f16|half|f32|float|f8|u8|i8)", re.IGNORECASE)
+_ITEM_BYTES = {"bf16": 2, "f16": 2, "half": 2, "f32": 4, "float": 4, "f8": 1, "u8": 1, "i8": 1}
+"""How NCCL's kernels name the type of their elements."""
+
+
+class Message(NamedTuple):
+    """What each call of a collective carries."""
+
+    collective: str
+    bytes: int
+    """Of the whole that is added up, gathered or scattered."""
+    ranks: int | None
+    """Of the group; None: not known."""
+    recorded: bool
+    """Whether the trace tells the bytes; else the model does: a layer's output, for all tokens of the step."""
+
+
+def message_of(group: WorkGroup, linked: Linked, deployment: Deployment, step: Step) -> Message | None:
+    """Return what a group of collectives carries; None where that is not known, or it is another operation."""
+    kind = next((name for name, pattern in _KINDS if pattern.search(group.kernel[:LOOKED_AT])), None)
+    if kind is None:
+        return None
+    ranks = _ranks(group, linked, deployment)
+    mine = _recorded_bytes(group, linked)
+    if mine:
+        whole = mine * ranks if kind == "all-gather" and ranks else mine
+        return None if kind == "all-gather" and ranks is None else Message(kind, whole, ranks, recorded=True)
+    spec, tokens = deployment.spec, step.tokens or step.batch_size
+    if kind != "all-reduce" or spec is None or not tokens or group.calls_per_step < len(spec.layers):
+        return None
+    return Message(kind, spec.hidden_size * tokens * ACTIVATION_BYTES, ranks, recorded=False)
+
+
+def _ranks(group: WorkGroup, linked: Linked, deployment: Deployment) -> int | None:
+    told = linked.kernels["group_size"].gather(group.rows).max()
+    if isinstance(told, int):
+        return told
+    parallel = deployment.parallel
+    return parallel.tp if parallel and parallel.attention_dp == 1 and parallel.tp > 1 else None
+
+
+def _recorded_bytes(group: WorkGroup, linked: Linked) -> int | None:
+    """Return the bytes that a rank gives to a call; of several sizes the largest."""
+    told = linked.kernels["message_bytes"].gather(group.rows).max()
+    if isinstance(told, int):
+        return told
+    call = call_of(group)
+    if call is None:
+        return None
+    if call.tensors:
+        return call.bytes(call.tensors[0])
+    item = _ITEM.search(group.kernel[:LOOKED_AT])
+    shapes = next(iter(call.lists.values()), ())
+    return _ITEM_BYTES[item["bits"].lower()] * sum(map(prod, shapes)) if item and shapes else None
