@@ -222,6 +222,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`launch-bound`: gaps between pieces of GPU work."""
     late_gap_share: float | None = None
     """`launch-bound`: share of the gaps, counted, that end right after a launch."""
+    host_call: str | None = None
+    """Rules about the host: the call of the runtime that the largest of the groups makes."""
+    wait_us_per_step: float | None = None
+    """`hidden-sync`: how long the host waits in those calls. No loss in itself: the GPU is at work meanwhile."""
     groups: list[Group] = []
     modules: list[str] = []
     """The modules around the op, outermost first: class and number of the instance."""

@@ -17,9 +17,12 @@ from stepscope.pipeline.detect.rule import Unchecked
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.attribute.stacks import Stack
     from stepscope.pipeline.detect.rule import Case
+    from stepscope.trace import Trace
 
 NO_STACKS = Unchecked(
     "which line of code makes the cast: no Python stacks around it",
@@ -45,6 +48,11 @@ class Origin:
     def of(cls, case: Case, groups: Sequence[WorkGroup]) -> Origin:
         """Look up where groups of work come from, the largest first."""
         op = case.linked.op_of(int(groups[0].rows[0]))
+        return cls.at(case, op, np.concatenate([group.rows for group in groups]))
+
+    @classmethod
+    def at(cls, case: Case, op: tuple[Trace, int] | None, rows: NDArray[np.int64]) -> Origin:
+        """Look up what is around an op, given as its trace and its row there, and which layers GPU work is of."""
         stack = None if op is None else stack_of(*op, case.internal)
         frames = [] if stack is None else stack.frames
         return cls(
@@ -54,7 +62,7 @@ class Origin:
                 Frame(file=f.file, line=f.line, function=f.function, yours=is_yours(f.file, case.internal))
                 for f in frames
             ],
-            layers_of(case.linked, np.concatenate([group.rows for group in groups])),
+            layers_of(case.linked, rows),
         )
 
     @property
