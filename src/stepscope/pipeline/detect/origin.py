@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from stepscope.document import Frame
 from stepscope.pipeline.attribute.code_owner import is_yours
 from stepscope.pipeline.attribute.modules import layers_of
-from stepscope.pipeline.attribute.stacks import stack_of
+from stepscope.pipeline.attribute.stacks import FUNCTION, stack_of
 from stepscope.pipeline.attribute.statement import NoStatement, Statement, find_statement
 from stepscope.pipeline.detect.rule import Unchecked
 
@@ -97,3 +98,22 @@ class Origin:
             yield NO_STACKS
         elif isinstance(self.found, NoStatement):
             yield Unchecked(f"which statement makes the cast: {self.found.why}", self.found.remedy)
+
+
+def functions_during(case: Case, thread: int, start: int, end: int) -> list[Frame]:
+    """Return the Python functions that a thread was in for most of an interval, outermost first."""
+    frames = case.linked.trace.frames.filter(pl.col("thread") == thread)
+    last = pl.min_horizontal(pl.col("start_ns") + pl.col("duration_ns"), end)
+    most = frames.filter(last - pl.max_horizontal("start_ns", start) > (end - start) // 2)
+    most = most.sort("start_ns", "duration_ns", descending=[False, True], maintain_order=True)
+    found = (FUNCTION.match(name) for name in most["name"].cast(pl.String).to_list())
+    return [
+        Frame(
+            file=name["file"],
+            line=int(name["line"]),
+            function=name["function"],
+            yours=is_yours(name["file"], case.internal),
+        )
+        for name in found
+        if name
+    ]

@@ -54,7 +54,12 @@ class Syncs:
     is_needed: Bools
     """Whether it is the one read of its step that a server cannot do without: the token's."""
     idle_ns: Ints
-    """How long the GPU had nothing to do afterwards; 0 where it had work, or had had none before the call."""
+    """How long the GPU had nothing to do afterwards; 0 where it had work, or had had none before the call.
+
+    Of calls that wait for the same work it is the last one's.
+    """
+    is_last: Bools
+    """Whether no later call waited for the same work: a copy's call may wait, and a synchronisation after it."""
 
     @classmethod
     def of(cls, case: Case, idle: Idle) -> Syncs:
@@ -76,7 +81,9 @@ class Syncs:
         integers = names.str.contains(INTEGER_REDUCTION).to_numpy()
         producer = np.where(is_download & (before >= 0) & integers, before, NONE)
         step = idle.step_at(ended[row] - 1)
+        last = _last_for_row(row)
         could_be_token = ~is_upload & (producer == NONE) & ~np.isin(op_name, SIZED_BY_DATA)
+        idle_ns = _idle_after(idle, end, _began(linked, row, start, is_upload | is_download))
         return cls(
             thread,
             start,
@@ -89,7 +96,8 @@ class Syncs:
             is_upload,
             producer,
             is_needed=could_be_token & np.isin(row, _last_of_step(step, row, could_be_token)),
-            idle_ns=_idle_after(idle, end, _began(linked, row, start, is_upload | is_download)),
+            idle_ns=np.bincount(last, idle_ns, minlength=row.size).astype(np.int64),
+            is_last=last == np.arange(row.size),
         )
 
 
@@ -128,6 +136,13 @@ def _last_of_step(step: Ints, row: Ints, which: Bools) -> Ints:
     """Return the last row waited for in each step, of some waits in order."""
     chosen = np.flatnonzero(which)[::-1]
     return row[chosen[np.unique(step[chosen], return_index=True)[1]]]
+
+
+def _last_for_row(row: Ints) -> Ints:
+    """Return for each wait the last one for the same work."""
+    rows, first_from_behind = np.unique(row[::-1], return_index=True)
+    last: Ints = row.size - 1 - first_from_behind[np.searchsorted(rows, row)]
+    return last
 
 
 def _began(linked: Linked, row: Ints, start: Ints, is_copy: Bools) -> Ints:

@@ -78,22 +78,24 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         gain_us = case.measured.step_us - case.timeline.replay(case.step_indices, change).step_us
         if gain_us < MIN_SHARE * case.measured.step_us:
             return
-    groups, largest = _groups(case, syncs, hidden, steps)
+    counted = hidden & syncs.is_last
+    groups, largest = _groups(case, syncs, counted, steps)
     op, wait_ns = int(syncs.op[largest]), syncs.end - syncs.start
     origin = Origin.at(case, None if op == NONE else (case.linked.trace, op), syncs.row[largest : largest + 1])
     known = origin.statement is not None and len(origin.statement.lines) == 1
-    calls = per_step(syncs.step[hidden], np.ones(int(hidden.sum()), dtype=np.int64), steps)
+    calls = per_step(syncs.step[counted], np.ones(int(counted.sum()), dtype=np.int64), steps)
+    wait_us = per_step(syncs.step[hidden], wait_ns[hidden], steps) / 1e3
     yield Cause(
         title=f"The GPU is idle for {units.time(idle_us)} a step after {_waits(calls)} that the host need not make",
         confidence=Confidence.HIGH if op != NONE and syncs.is_upload[largest] else Confidence.MEDIUM,
-        notes=[*_notes(syncs, hidden, per_step(syncs.step[hidden], wait_ns[hidden], steps) / 1e3), *origin.notes],
+        notes=[*_notes(syncs, hidden, wait_us), *origin.notes],
         time_us_per_step=idle_us,
         evidence=Evidence(
             op=str(syncs.op_name[largest]) or None,
             kernel=str(case.linked.kernels["name"][int(syncs.row[largest])]),
             host_call=str(syncs.call[largest]),
             calls_per_step=groups[0].calls_per_step,
-            wait_us_per_step=per_step(syncs.step[hidden], wait_ns[hidden], steps) / 1e3,
+            wait_us_per_step=wait_us,
             groups=groups,
             modules=origin.modules,
             layers=origin.layers,
@@ -125,21 +127,21 @@ def _change(case: Case, syncs: Syncs, hidden: Bools) -> Change:
     )
 
 
-def _groups(case: Case, syncs: Syncs, hidden: Bools, steps: list[int]) -> tuple[list[Group], int]:
+def _groups(case: Case, syncs: Syncs, counted: Bools, steps: list[int]) -> tuple[list[Group], int]:
     """Return the waits by call, op and copy, those with most idle time first, and one of the first group."""
     work = case.linked.kernels["name"].cast(pl.String).gather(syncs.row).to_numpy().astype(str)
     kinds = np.stack((syncs.call, syncs.op_name, work), axis=1)
-    names, first, number = np.unique(kinds[hidden], axis=0, return_index=True, return_inverse=True)
+    names, first, number = np.unique(kinds[counted], axis=0, return_index=True, return_inverse=True)
     found = []
     for kind, (call, op, copy) in enumerate(names.tolist()):
-        mine = np.flatnonzero(hidden)[number.reshape(-1) == kind]
+        mine = np.flatnonzero(counted)[number.reshape(-1) == kind]
         idle_us = per_step(syncs.step[mine], syncs.idle_ns[mine], steps) / 1e3
         calls = per_step(syncs.step[mine], np.ones(mine.size, dtype=np.int64), steps)
         where = f"{call} in {op}" if op else call
         group = Group(
             kernel=f"{where}: {copy}", tensor=None, shape=None, calls_per_step=calls, time_us_per_step=idle_us
         )
-        found.append((group, int(np.flatnonzero(hidden)[first[kind]])))
+        found.append((group, int(np.flatnonzero(counted)[first[kind]])))
     found.sort(key=lambda pair: -pair[0].time_us_per_step)
     return [group for group, _ in found], found[0][1]
 
