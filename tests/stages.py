@@ -56,6 +56,7 @@ def case_of(trace: Kineto, deployment: Deployment | None = None) -> Case:
         phase=phase,
         step_indices=indices,
         step=steps.typical(indices),
+        steps=steps,
         linked=linked,
         groups=attribute(linked, steps).of_phase(phase),
         timeline=timeline,

@@ -244,6 +244,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """How far apart ends of the same collectives lie, once the ranks' clocks are aligned by them: median."""
     replayed_trace: int | None = None
     """Of a finding across ranks: the trace whose steps the what-if is of."""
+    host_call: str | None = None
+    """Rules about the host: the call of the runtime that the largest of the groups makes."""
+    wait_us_per_step: float | None = None
+    """`hidden-sync`: how long the host waits in those calls. No loss in itself: the GPU is at work meanwhile."""
     groups: list[Group] = []
     modules: list[str] = []
     """The modules around the op, outermost first: class and number of the instance."""

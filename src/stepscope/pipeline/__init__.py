@@ -301,6 +301,7 @@ def _examine(index: int, trace: Trace, donor: Donor | None, facts: Facts, *, alo
             phase=phase,
             step_indices=indices,
             step=steps.typical(indices),
+            steps=steps,
             linked=linked,
             groups=attributed.of_phase(phase),
             timeline=timeline,

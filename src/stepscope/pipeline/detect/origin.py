@@ -6,20 +6,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from stepscope.document import Frame
 from stepscope.pipeline.attribute.code_owner import is_yours
 from stepscope.pipeline.attribute.modules import layers_of
-from stepscope.pipeline.attribute.stacks import stack_of
+from stepscope.pipeline.attribute.stacks import FUNCTION, stack_of
 from stepscope.pipeline.attribute.statement import NoStatement, Statement, find_statement
 from stepscope.pipeline.detect.rule import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.attribute.stacks import Stack
     from stepscope.pipeline.detect.rule import Case
+    from stepscope.trace import Trace
 
 NO_STACKS = Unchecked(
     "which line of code makes the cast: no Python stacks around it",
@@ -45,6 +49,11 @@ class Origin:
     def of(cls, case: Case, groups: Sequence[WorkGroup]) -> Origin:
         """Look up where groups of work come from, the largest first."""
         op = case.linked.op_of(int(groups[0].rows[0]))
+        return cls.at(case, op, np.concatenate([group.rows for group in groups]))
+
+    @classmethod
+    def at(cls, case: Case, op: tuple[Trace, int] | None, rows: NDArray[np.int64]) -> Origin:
+        """Look up what is around an op, given as its trace and its row there, and which layers GPU work is of."""
         stack = None if op is None else stack_of(*op, case.internal)
         frames = [] if stack is None else stack.frames
         return cls(
@@ -54,7 +63,7 @@ class Origin:
                 Frame(file=f.file, line=f.line, function=f.function, yours=is_yours(f.file, case.internal))
                 for f in frames
             ],
-            layers_of(case.linked, np.concatenate([group.rows for group in groups])),
+            layers_of(case.linked, rows),
         )
 
     @property
@@ -89,3 +98,22 @@ class Origin:
             yield NO_STACKS
         elif isinstance(self.found, NoStatement):
             yield Unchecked(f"which statement makes the cast: {self.found.why}", self.found.remedy)
+
+
+def functions_during(case: Case, thread: int, start: int, end: int) -> list[Frame]:
+    """Return the Python functions that a thread was in for most of an interval, outermost first."""
+    frames = case.linked.trace.frames.filter(pl.col("thread") == thread)
+    last = pl.min_horizontal(pl.col("start_ns") + pl.col("duration_ns"), end)
+    most = frames.filter(last - pl.max_horizontal("start_ns", start) > (end - start) // 2)
+    most = most.sort("start_ns", "duration_ns", descending=[False, True], maintain_order=True)
+    found = (FUNCTION.match(name) for name in most["name"].cast(pl.String).to_list())
+    return [
+        Frame(
+            file=name["file"],
+            line=int(name["line"]),
+            function=name["function"],
+            yours=is_yours(name["file"], case.internal),
+        )
+        for name in found
+        if name
+    ]

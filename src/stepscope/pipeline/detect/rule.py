@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.ranks import Skew, Together
-    from stepscope.pipeline.steps import Phase, Step
+    from stepscope.pipeline.steps import Phase, Step, Steps
     from stepscope.pipeline.whatif import Change, Profiler, Replayed, Timeline
 
 
@@ -27,6 +27,8 @@ class Case:
     step_indices: Sequence[int]
     step: Step
     """The typical step of the phase: the one of the median batch size."""
+    steps: Steps
+    """Those of all phases: what stands before and after one, and which were left out."""
     linked: Linked
     groups: Sequence[WorkGroup]
     """The work of the phase, longest first."""

@@ -38,6 +38,8 @@ NEVER = -(1 << 62)
 class Wait:
     """A host call that returns once GPU work is done."""
 
+    call: int
+    """Row of `trace.launches`."""
     thread: int
     start: int
     end: int
@@ -207,7 +209,7 @@ def _waits(linked: Linked, device: Device) -> list[Wait]:
         else:
             targets = [last for done in streams if (last := done.last(start, end)) is not None]
         if targets and end - (done_at := max(start, *device.end[targets].tolist())) <= RETURN_DELAY_NS:
-            waits.append(Wait(thread, start, end, tuple(targets), int(end - done_at), 0))
+            waits.append(Wait(row, thread, start, end, tuple(targets), int(end - done_at), 0))
     return waits
 
 

@@ -111,6 +111,11 @@ class Timeline:
         everything = np.ones(self._late.shape, dtype=np.bool_)
         return self._order_of(self._device.as_recorded(), everything, min(self._own_gap, GRAPH_GAP_NS))
 
+    @property
+    def waits(self) -> Sequence[Wait]:
+        """The calls of the host that returned once GPU work was done, in order of their ends."""
+        return self._host.waits
+
     def measured(self, indices: Sequence[int]) -> Replayed:
         """Return the given steps as they were recorded."""
         device = self._device

@@ -1,0 +1,182 @@
+"""The GPU waits between two steps while the host prepares the next one.
+
+## What it looks like
+A gap on the GPU between the last kernel of a step and the first of the next, in every step, during which the thread
+that launches runs Python: it schedules, builds tables, sends them. Often a large copy from pageable memory ends it. The
+launch of the next step itself is not part of it.
+
+## Why it happens
+The host reads the token, and only then prepares the next step. What it prepares grows with the largest batch or the
+longest context that is admitted, not with what is live, or is built in Python element by element.
+
+## What looks the same and is harmless
+A server without requests: the gap is as long as nobody asks. It stands where a batch ends, or its functions poll and
+sleep. The launch of a graph, which the profiler makes several ms long. A step whose next one was launched in time.
+
+## Control
+Repeat the same step with what was prepared once (the same tables, no rebuilding), without the profiler. If the step's
+time does not fall by the gap, the host was not what it waited for.
+
+## Fixes
+Overlapped scheduling, where it is off (SGLang: without `--disable-overlap-schedule`; vLLM: `--async-scheduling`). In
+code: build tables as wide as the live requests need, in numpy or on the GPU; keep them and change what changed; send
+from pinned memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope import units
+from stepscope.document import Confidence, Evidence, Fix, Frame
+from stepscope.pipeline.detect.between import Between
+from stepscope.pipeline.detect.idle import Idle, per_step
+from stepscope.pipeline.detect.origin import functions_during
+from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.whatif import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+MIN_SHARE = 0.10
+"""Some work between steps is normal: a step of which a reported engine spent 7.6% so was called healthy."""
+MIN_US = 100.0
+"""Nor below this: a scheduler takes as long to hand out a step."""
+REQUESTS_RUN = {"decode", "mixed"}
+"""Phases in which the next step is due at once: what decodes is not done."""
+MIN_WORK = 0.5
+"""In other phases so much of the gap the thread must be seen to work, else there may have been no request."""
+MOST_PAUSE = 0.5
+"""A thread that listens for more of the gap waits for requests, whatever the phase."""
+LARGE_BYTES = 64 << 10
+"""A smaller upload is of a few numbers for each request."""
+
+CONTROL = (
+    "Run the same step again with what was prepared once, and measure without the profiler; if the step does not get"
+    " shorter by the gap, it waited for something else."
+)
+ASSUMPTION = (
+    "the host needs no time between the steps: what it prepares is ready before (overlapped, kept, or as small as the"
+    " live requests), and it does not wait for the token; launches cost what they cost; from the fastest to the slowest"
+    " step, and 10% for the replay's error"
+)
+SERVER_FIX = Fix(
+    what="Let the scheduler prepare the next step while the GPU runs this one (SGLang: drop"
+    " --disable-overlap-schedule; vLLM: --async-scheduling)",
+    kind="configuration",
+    needs="a restart",
+)
+
+
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
+    """Find gaps between steps that the host's work fills."""
+    if not case.complete:
+        return
+    idle, between = Idle.of(case), Between.of(case)
+    gap_ns = idle.between(between.done, between.host_end)
+    works = between.works(case.linked.trace)
+    is_pause = between.listens(case.linked.trace) > MOST_PAUSE
+    if case.phase not in REQUESTS_RUN:
+        is_pause |= works < MIN_WORK
+    gap_ns = np.where(is_pause, 0, gap_ns)
+    steps = sorted(set(case.step_indices) & set(between.step.tolist()))
+    if not steps:
+        return
+    gap_us = per_step(between.step, gap_ns, steps) / 1e3
+    if gap_us < max(MIN_SHARE * case.measured.step_us, MIN_US):
+        return
+    longest = int(np.argmax(np.where(np.isin(between.step, steps), gap_ns, -1)))
+    uploads = _uploads(case, between)
+    frames = functions_during(
+        case, int(between.thread[longest]), int(between.done[longest]), int(between.host_end[longest])
+    )
+    evidence = _evidence(case, uploads, len(steps), frames)
+    yours = [frame for frame in frames if frame.yours]
+    where = f"{yours[-1].file}:{yours[-1].line}" if yours else None
+    yield Cause(
+        title=f"The GPU is idle for {units.time(gap_us)} between steps while the host prepares the next one",
+        confidence=Confidence.LOW if case.has_stacks else Confidence.MEDIUM,
+        notes=list(_notes(case, float(works[longest]), evidence)),
+        time_us_per_step=gap_us,
+        evidence=evidence,
+        change=_change(case, between, uploads),
+        assumption=ASSUMPTION,
+        control=CONTROL,
+        fix=(
+            *((SERVER_FIX,) if case.phase in {"decode", "mixed"} else ()),
+            Fix(
+                what="Prepare only what the live requests need, keep what does not change, and send it from pinned"
+                " memory",
+                kind="code",
+                where=where,
+            ),
+        ),
+    )
+
+
+def _uploads(case: Case, between: Between) -> Ints:
+    """Return the large copies to the GPU that stand between the steps, as rows of the kernels."""
+    kernels = case.linked.kernels
+    is_upload = kernels["name"].cast(pl.String).str.contains("HtoD", literal=True) & (kernels["bytes"] >= LARGE_BYTES)
+    rows = np.flatnonzero(is_upload.fill_null(value=False).to_numpy())
+    if not between.step.size:
+        return rows[:0]
+    at = kernels["start_ns"].to_numpy()[rows]
+    pair = np.searchsorted(between.done, at, side="right") - 1
+    return rows[(pair >= 0) & (at < between.begin[pair])]
+
+
+def _change(case: Case, between: Between, uploads: Ints) -> Change:
+    """Return the change by which the host takes no time from the last launch of a step to the first of the next."""
+    removed = np.zeros(case.linked.kernels.height, dtype=np.bool_)
+    removed[uploads] = True
+    gone = np.stack((between.thread, between.host_start, between.host_end), axis=1)
+    return Change(removed, host_gone=gone[between.host_end > between.host_start])
+
+
+def _evidence(case: Case, uploads: Ints, steps: int, frames: list[Frame]) -> Evidence:
+    if not uploads.size:
+        return Evidence(frames=frames)
+    kernels = case.linked.kernels[uploads]
+    largest = int(np.argmax(kernels["bytes"].to_numpy()))
+    op = case.linked.op_of(int(uploads[largest]))
+    size = int(kernels["bytes"][largest])
+    return Evidence(
+        op=None if op is None else str(op[0].ops["name"][op[1]]),
+        kernel=str(kernels["name"][largest]),
+        calls_per_step=uploads.size / steps,
+        us_per_call=float(np.median(kernels["duration_ns"].to_numpy())) / 1e3,
+        bytes_per_call=size,
+        bytes_per_step=round(int(kernels["bytes"].sum()) / steps),
+        frames=frames,
+    )
+
+
+def _notes(case: Case, works: float, evidence: Evidence) -> Iterator[str]:
+    if works < MIN_WORK:
+        yield (
+            f"Of the longest gap {units.share(works)} is ops or calls; what fills the rest was not recorded. That it is"
+            " the host's work follows from the phase: the same requests go on."
+        )
+    if evidence.bytes_per_call is not None:
+        yield f"A copy of {units.size(evidence.bytes_per_call)} from the host's memory is part of it."
+    if case.has_stacks:
+        yield "The trace was recorded with Python stacks, which make Python slow: without them the gap is shorter."
+
+
+RULE = Rule(
+    id="host-gap",
+    title="The GPU waits between steps while the host prepares the next one",
+    phases=("decode", "prefill", "mixed", "unknown"),
+    needs=("GPU kernels", "launches on the host", "several steps"),
+    explanation=__doc__,
+    check=check,
+)
