@@ -51,14 +51,17 @@ def _page(rule: Rule) -> str:
     build = import_module(f"tests.examples.{rule.id.replace('-', '_')}").FIRING[0]
     example = build.__name__.replace("_", " ")
     with TemporaryDirectory() as folder, chdir(folder):
-        trace = build().save(Path("trace.json"))
+        built = build()
+        ranks = built if isinstance(built, list) else [built]
+        names = ["trace.json"] if len(ranks) == 1 else [f"rank{number}.json" for number in range(len(ranks))]
+        traces = [trace.save(Path(name)) for trace, name in zip(ranks, names, strict=True)]
         report = StringIO()
-        draw(diagnose([trace], model="glm-5", tp=8), Format.TERMINAL, report)
+        draw(diagnose(traces, model="glm-5", tp=8), Format.TERMINAL, report)
     said = "".join(f"{line.rstrip()}\n" for line in report.getvalue().splitlines())
     return (
         f"# {rule.id}\n\n{rule.explanation.strip()}\n\n## Judged\nIn phases {phases}. Needs {needs}.\n\n"
         f"## Example\nA built trace: {example}.\n\n"
-        f"```\n$ stepscope diagnose trace.json --model glm-5 --tp 8\n{said}```\n"
+        f"```\n$ stepscope diagnose {' '.join(names)} --model glm-5 --tp 8\n{said}```\n"
     )
 
 
