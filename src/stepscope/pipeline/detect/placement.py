@@ -1,0 +1,70 @@
+"""Where each kernel of a phase stands: in which step and group, and from when to when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.trace import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.detect.rule import Case
+
+    Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The kernels of a phase's steady steps; all arrays have the shape [kernels] of the trace."""
+
+    groups: Sequence[WorkGroup]
+    steps: Sequence[int]
+    step: Ints
+    """Index of the step that each belongs to; -1: to none of the phase's steady steps."""
+    group: Ints
+    """Index into `groups`; -1 where there is no step."""
+    start: Ints
+    """In ns."""
+    end: Ints
+
+    @classmethod
+    def of(cls, case: Case) -> Self:
+        """Place the work of a phase."""
+        count = case.linked.kernels.height
+        step, group = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        for index, work in enumerate(case.groups):
+            steady = np.isin(work.step_of_row, case.step_indices)
+            step[work.rows[steady]] = work.step_of_row[steady]
+            group[work.rows[steady]] = index
+        start = case.linked.kernels["start_ns"].to_numpy()
+        return cls(
+            case.groups, case.step_indices, step, group, start, start + case.linked.kernels["duration_ns"].to_numpy()
+        )
+
+    def where(self, holds: Callable[[WorkGroup], bool]) -> Bools:
+        """Return the kernels whose group is of some kind."""
+        flags = np.array([*map(holds, self.groups), False], dtype=np.bool_)  # the last is that of no group
+        return flags[self.group]
+
+    def groups_of(self, rows: Bools) -> list[WorkGroup]:
+        """Return the groups that some of these kernels belong to, those with the most of their time first."""
+        time = np.bincount(self.group[rows], (self.end - self.start)[rows], minlength=len(self.groups))
+        return [self.groups[index] for index in np.argsort(-time, kind="stable") if time[index]]
+
+    def covered_us_per_step(self, rows: Bools) -> float:
+        """Return the µs of a step that some of these kernels cover: median over the steps."""
+        covered = intervals.covered_by_group(self.start[rows], self.end[rows], self.step[rows], max(self.steps) + 1)
+        return float(np.median(covered[list(self.steps)])) / 1e3
+
+    def calls_per_step(self, rows: Bools) -> float:
+        """Return how many of these kernels run in a step: median over the steps."""
+        return float(np.median(np.bincount(self.step[rows], minlength=max(self.steps) + 1)[list(self.steps)]))
