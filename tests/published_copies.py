@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.decode_steps import Work, copied, eager
+from tests.decode_steps import BETWEEN_GRAPHS_US, Work, copied, eager, graphed
 from tests.examples.weight_rematerialised import SCALE
-from tests.kernel_names import GEMM, TO_BF16
+from tests.kernel_names import ATTENTION, GEMM, STRIDED_COPY, TO_BF16
 
 if TYPE_CHECKING:
     from tests.kineto import Kineto
@@ -28,3 +28,14 @@ def weights_dequantised_in_every_denoising_step() -> Kineto:
         Work(GEMM, gemm_us, "aten::mm", [[rows, width], [width, width]], [BF16, BF16]),
     ]
     return eager([linear * count for count in DEQUANTISED], annotation="ProfilerStep#1")
+
+
+COPIES, COPY_US, STEP_US = 62, 4.63, 20_000.0
+"""sglang#24405; the step is filled with other work."""
+
+
+def copies_after_each_layers_product() -> Kineto:
+    """sglang#24405: the product by head is copied for the projection after it, 62 times in a step of 60 layers."""
+    other = (STEP_US - BETWEEN_GRAPHS_US - COPIES * COPY_US) / (2 * COPIES)
+    layer = [Work(GEMM, other), Work(STRIDED_COPY, COPY_US, grid=(16, 1, 1)), Work(ATTENTION, other)]
+    return graphed([layer * COPIES] * 4, annotation="step[DECODE bs=4]")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.pipeline.detect.rule import Case
 
 NO_STACKS = Unchecked(
-    "which line of code makes the cast: no Python stacks around it",
+    "which line of code it comes from: no Python stacks around it",
     "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True, and pass it as --capture-trace; then"
     " --source DIR",
 )
@@ -88,4 +88,4 @@ class Origin:
         if self.stack is None:
             yield NO_STACKS
         elif isinstance(self.found, NoStatement):
-            yield Unchecked(f"which statement makes the cast: {self.found.why}", self.found.remedy)
+            yield Unchecked(f"which statement it comes from: {self.found.why}", self.found.remedy)

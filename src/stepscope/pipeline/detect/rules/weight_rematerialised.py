@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from stepscope.pipeline.detect.rebuilt import Part
 
 MIN_SHARE = 0.005
-"""Less of a step is not worth a reader's time."""
+"""Less of what the GPU does in a step is not worth a reader's time."""
 CONTROL = (
     "Make what the GEMM takes once, before the first step, and use it; the step must get shorter by the predicted time."
 )
@@ -71,7 +72,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     placement = Placement.of(case)
     rebuilt = Rebuilt.of(case, placement)
     parts, rows = rebuilt.parts, rebuilt.rows
-    least_us = MIN_SHARE * case.measured.step_us
+    least_us = MIN_SHARE * float(np.median(case.measured.busy_us))
     if not case.deployment.weights and placement.covered_us_per_step(may_be_weights(case, placement)) > least_us:
         yield UNKNOWN_WEIGHTS
     time_us = placement.covered_us_per_step(rows)
@@ -98,7 +99,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
 def _evidence(case: Case, placement: Placement, rebuilt: Rebuilt, origin: Origin) -> Evidence:
     shown, largest, transfer = rebuilt.parts[:MOST_GROUPS], rebuilt.parts[0], rebuilt.parts[0].transfer
     if transfer is None or largest.weight is None:
-        return work_evidence(placement, rebuilt.rows, origin)
+        evidence = work_evidence(placement, rebuilt.rows, origin)
+        return replace(evidence, calls_per_step=largest.group.calls_per_step)
     names = [part.weight.name if part.weight else None for part in shown]
     casts = Casts([part.group for part in shown], names, transfer, largest.weight.shape)
     source = largest.group.moved.source_dtype if largest.group.moved else transfer.source_dtype
