@@ -226,7 +226,7 @@ PAIRS = [
         "*elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy*",
     ),
     _lab(f"slow-sampling-{SIXTEEN}", "*radix_sort*", "*tensor_kernel_scan*", "*_scatter_gather*", "*cunn_SoftMax*"),
-    _lab(f"weight-dequant-per-step-{ONE}", "redundant-cast", "*elementwise_kernel<128, 4*BinaryFunctor<c10*"),
+    _lab(f"weight-dequant-per-step-{ONE}", "weight-rematerialised"),
     _lab(
         f"unfused-norms-{ONE}",
         *("*pow_tensor_scalar*", "*rsqrt_kernel*", "*BinaryFunctor<*", "*CUDAFunctorOnSelf_add<float>*"),

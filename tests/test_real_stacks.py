@@ -119,7 +119,7 @@ def test_without_its_source_the_place_is_the_backends_function_and_the_missing_f
     assert (cast.evidence.statement, cast.evidence.statement_at) == (None, None)
     assert [fix.where for fix in cast.fix if fix.kind == "code"] == [f"{BACKEND}:580"] * 2
     (row,) = (row for row in diagnosis.could_not_check if "statement" in row.missing)
-    assert row.missing == f"which statement makes the cast: {BACKEND} was not found"
+    assert row.missing == f"which statement it comes from: {BACKEND} was not found"
 
 
 def test_another_version_of_the_source_is_noticed(sglang: Path, tmp_path: Path) -> None:

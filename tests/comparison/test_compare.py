@@ -194,7 +194,7 @@ def test_a_finding_that_shrank_is_changed(tmp_path: Path) -> None:
 
 
 def test_what_the_other_trace_cannot_answer_is_not_gone(tmp_path: Path) -> None:
-    before = redundant_cast.weight_dequantised_before_every_use()
+    before = redundant_cast.buffer_that_is_no_weight_cast_in_every_layer()
     after = redundant_cast.unknown_tensor_cast_in_a_graph()
     found = compared(tmp_path, before, after).findings
     assert "redundant-cast" in [row.rule for row in found.cannot_tell]

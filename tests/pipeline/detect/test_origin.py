@@ -89,7 +89,7 @@ def test_frames_statement_and_place(tmp_path: Path) -> None:
 
 def test_without_its_source_the_innermost_function_is_the_place(tmp_path: Path) -> None:
     cast = found(recorded(buffer=True), tmp_path)
-    assert missing(recorded(buffer=True), tmp_path) == "which statement makes the cast: app/model.py was not found"
+    assert missing(recorded(buffer=True), tmp_path) == "which statement it comes from: app/model.py was not found"
     assert (cast.evidence.statement, cast.evidence.statement_at) == (None, None)
     assert [fix.where for fix in cast.fix if fix.kind == "code"] == ["app/model.py:5"] * 2
 
@@ -98,7 +98,7 @@ def test_a_source_that_has_changed_since_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("# a line more\n# and another\n# and a third\n" + SOURCE)
     cast = found(recorded(buffer=True), tmp_path)
     assert missing(recorded(buffer=True), tmp_path) == (
-        "which statement makes the cast: app/model.py has changed since, or is another version: no function"
+        "which statement it comes from: app/model.py has changed since, or is another version: no function"
         " forward_decode is on line 5 (it begins on line 8)"
     )
     assert (cast.evidence.statement, cast.evidence.statement_at) == (None, None)
@@ -114,7 +114,7 @@ def test_two_lines_that_cannot_be_told_apart_are_both_said(tmp_path: Path) -> No
 def test_a_call_that_the_source_does_not_make_is_said(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(SOURCE.replace(".to(q.dtype)", ""))
     assert missing(recorded(buffer=True), tmp_path) == (
-        "which statement makes the cast: forward_decode in app/model.py holds no call that can have been recorded as to"
+        "which statement it comes from: forward_decode in app/model.py holds no call that can have been recorded as to"
     )
 
 
@@ -122,7 +122,7 @@ def test_without_stacks_it_is_said_that_there_are_none(tmp_path: Path) -> None:
     trace = recorded(buffer=True)
     trace.events = [event for event in trace.events if event["cat"] != "python_function"]
     cast = found(trace, tmp_path)
-    assert missing(trace, tmp_path) == "which line of code makes the cast: no Python stacks around it"
+    assert missing(trace, tmp_path) == "which line of code it comes from: no Python stacks around it"
     assert (cast.evidence.frames, cast.evidence.modules, cast.evidence.layers) == ([], [], [])
     assert {fix.where for fix in cast.fix} == {None}
 
@@ -184,5 +184,5 @@ def test_each_failed_look_up_says_what_to_do(tmp_path: Path) -> None:
         for row in diagnosed(trace, sources=[tmp_path], context=1024).could_not_check
         if row.missing.startswith("which statement")
     )
-    assert row.missing == "which statement makes the cast: app/model.py is larger than 1 MB, too large to be parsed"
+    assert row.missing == "which statement it comes from: app/model.py is larger than 1 MB, too large to be parsed"
     assert row.how_to_capture.startswith("read that function")

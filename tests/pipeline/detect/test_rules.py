@@ -232,7 +232,7 @@ def weight_cast() -> Diagnosis:
 
 
 def test_a_cast_of_a_known_weights_shape_is_sure_and_another_is_inferred() -> None:
-    known = finding(weight_cast(), "redundant-cast")
+    known = finding(weight_cast(), "weight-rematerialised")
     assert known.confidence is Confidence.HIGH
     assert known.evidence.tensor == "weight o_proj [6144, 2048]"
     other = copied(TO_BF16, 40, (6144, 2049), FP8, BF16)
@@ -243,7 +243,7 @@ def test_a_cast_of_a_known_weights_shape_is_sure_and_another_is_inferred() -> No
 
 def test_a_graphs_cast_of_as_many_elements_as_two_weights_names_both() -> None:
     cast = Work(TO_BF16, 40, grid=(24_576, 1, 1))  # 12,582,912 elements: 2,048 × 6,144 and 6,144 × 2,048
-    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "redundant-cast")
+    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "weight-rematerialised")
     assert found.confidence is Confidence.MEDIUM
     assert found.evidence.tensor == "weight q_a_proj or o_proj, 12,582,912 elements"
     assert found.evidence.input_shape is None
@@ -251,14 +251,14 @@ def test_a_graphs_cast_of_as_many_elements_as_two_weights_names_both() -> None:
 
 def test_a_graphs_cast_of_as_many_elements_as_one_weight_names_it_with_its_shape() -> None:
     cast = Work(TO_BF16, 900, grid=(786_432, 1, 1))  # 402,653,184 elements: 256 × 6,144 × 256
-    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "redundant-cast")
+    found = finding(diagnosed(graphed([[cast, *REST] * 10] * 3)), "weight-rematerialised")
     assert found.confidence is Confidence.MEDIUM
     assert found.evidence.tensor == "weight w2 [256, 6144, 256]"
     assert found.evidence.input_shape == [256, 6144, 256]
 
 
 def test_a_weights_cast_has_its_bytes_and_rate() -> None:
-    evidence = finding(weight_cast(), "redundant-cast").evidence
+    evidence = finding(weight_cast(), "weight-rematerialised").evidence
     assert evidence.calls_per_step == 10
     assert evidence.bytes_per_call == 6144 * 2048 * 3
     assert evidence.achieved_gb_per_s == pytest.approx(943.7, abs=0.1)  # 37,748,736 bytes in 40 µs
@@ -345,7 +345,7 @@ def test_a_weight_as_wide_as_the_pools_row_is_no_pool() -> None:
     cast = copied(TO_BF16, 40, (6144, 576), FP8, BF16)  # kv_a_proj of GLM-5, transposed
     diagnosis = diagnosed(eager([[cast, *REST] * 10] * 3))
     assert "kv-pool-cast" not in rules(diagnosis)
-    assert finding(diagnosis, "redundant-cast").evidence.tensor == "weight kv_a_proj [576, 6144]"
+    assert finding(diagnosis, "weight-rematerialised").evidence.tensor == "weight kv_a_proj [576, 6144]"
 
 
 def test_a_large_cast_without_shape_or_model_is_not_passed_over() -> None:

@@ -10,7 +10,15 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.attribute.kernel_class import kernel_class
-from stepscope.pipeline.attribute.moved import Moved, moved_by_grid, moved_by_op, parse_lists, parse_shapes, parse_types
+from stepscope.pipeline.attribute.moved import (
+    Moved,
+    elements_of_launch,
+    moved_by_grid,
+    moved_by_op,
+    parse_lists,
+    parse_shapes,
+    parse_types,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +67,8 @@ class WorkGroup:
     recorded_inputs: tuple[str | None, str | None]
     """Shapes and types of the op's inputs as the trace writes them: the same for kernels of the same kind of call."""
     moved: Moved | None
+    written: tuple[int, int] | None
+    """Bounds of the number of elements that one of PyTorch's kernels writes, as its launch tells; None for others."""
     us: NDArray[np.float64]
     """Duration of each row in µs."""
     step_of_row: Ints
@@ -169,6 +179,7 @@ def _group(of: _Phase, work: Sequence[object], rows: Sequence[int]) -> WorkGroup
         input_lists=parse_lists(_text(input_dims)),
         recorded_inputs=(_text(input_dims), _text(input_types)),
         moved=moved or moved_by_grid(name, grid, block),
+        written=elements_of_launch(name, grid, block),
         us=of.duration[index] / 1e3,
         step_of_row=of.step_of_kernel[index],
     )

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 _MOST_ELEMENTS = 1 << 39
 """No GPU's memory holds as many bytes: a larger size is damage, and its bytes may not fit in 64 bits."""
+_Blocks = tuple[int, int, int] | None
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ELEMENTS)]
 _COPY_OPS = {"aten::copy_"}
 _ELEMENTS_A_THREAD = re.compile(r"unrolled_elementwise_kernel<.*std::array<char\*, \d+ul>, (\d{1,4}),")
+_STRIDED_ELEMENTS_A_THREAD = re.compile(r"\belementwise_kernel(?:_manual_unroll)?<\d{1,4}, (\d{1,4}),")
 _DIRECT_COPY_TYPE = re.compile(r"direct_copy_kernel_cuda.*?\{lambda\(([\w:]+(?: \w+)?)\)#\d+\}")
 
 
@@ -95,15 +97,23 @@ def moved_by_op(op: str, shapes: Sequence[Sequence[int]] | None, types: Sequence
     return Moved(elements, elements, tuple(shapes[1]) if prod(shapes[1]) == elements else shape, types[1], types[0])
 
 
-def moved_by_grid(kernel: str, grid: tuple[int, int, int] | None, block: tuple[int, int, int] | None) -> Moved | None:
+def moved_by_grid(kernel: str, grid: _Blocks, block: _Blocks) -> Moved | None:
     """Return what a casting copy kernel moves, from its name and launch; its name tells the target type only."""
+    elements = elements_of_launch(kernel, grid, block)
+    target = _DIRECT_COPY_TYPE.search(kernel[:LOOKED_AT])
+    if elements is None or not target or not _ELEMENTS_A_THREAD.search(kernel[:LOOKED_AT]):
+        return None
+    return Moved(*elements, None, None, torch_name(target[1]))
+
+
+def elements_of_launch(kernel: str, grid: _Blocks, block: _Blocks) -> tuple[int, int] | None:
+    """Return the bounds of how many elements a kernel of PyTorch's element by element writes; None for any other."""
     head = kernel[:LOOKED_AT]
-    threaded = _ELEMENTS_A_THREAD.search(head)
-    target = _DIRECT_COPY_TYPE.search(head)
-    if not threaded or not target or grid is None or block is None:
+    threaded = _ELEMENTS_A_THREAD.search(head) or _STRIDED_ELEMENTS_A_THREAD.search(head)
+    if not threaded or grid is None or block is None:
         return None
     block_elements = prod(block) * int(threaded[1])
     blocks = prod(grid)
     if not 0 < blocks * block_elements <= _MOST_ELEMENTS:
         return None
-    return Moved((blocks - 1) * block_elements + 1, blocks * block_elements, None, None, torch_name(target[1]))
+    return (blocks - 1) * block_elements + 1, blocks * block_elements

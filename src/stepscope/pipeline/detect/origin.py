@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepscope.trace import Trace
 
 NO_STACKS = Unchecked(
-    "which line of code makes the cast: no Python stacks around it",
+    "which line of code it comes from: no Python stacks around it",
     "record an eager run (SGLang: --disable-cuda-graph) with with_stack=True, and pass it as --capture-trace; then"
     " --source DIR",
 )
@@ -97,7 +97,7 @@ class Origin:
         if self.stack is None:
             yield NO_STACKS
         elif isinstance(self.found, NoStatement):
-            yield Unchecked(f"which statement makes the cast: {self.found.why}", self.found.remedy)
+            yield Unchecked(f"which statement it comes from: {self.found.why}", self.found.remedy)
 
 
 def functions_during(case: Case, thread: int, start: int, end: int) -> list[Frame]:

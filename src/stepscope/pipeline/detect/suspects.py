@@ -60,7 +60,8 @@ def rule_out(case: Case, trace: int, time_of_class: Mapping[str, float], found: 
     for hypothesis, (kernel_class, name) in _BY_CLASS.items():
         time_us = time_of_class.get(kernel_class, 0.0)
         yield verdict(hypothesis, time_us, _by_time(time_us, step_us, _none_known(name, step_us, time_of_class)))
-    yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class, found))
+    if "weight-rematerialised" not in found:
+        yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class, found))
     if "launch-bound" not in found:
         yield verdict(_HOST, case.measured.idle_us if case.complete else None, _host(case))
 

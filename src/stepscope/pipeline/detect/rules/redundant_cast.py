@@ -12,6 +12,8 @@ Casts of activations: their shape follows the batch, they are new data each time
 are kept in 32 bits on purpose. Casts of indices, which are data. A first use that is cached. Casts of the KV pool,
 which have a rule of their own.
 
+Casts of a weight that stand before its GEMM are told as what they are a part of: `weight-rematerialised`.
+
 ## Control
 Cast the tensor once, at load, and keep both copies. If the step does not get shorter by the cast's share, something
 else hides it.
@@ -23,13 +25,12 @@ Cast once, at load, and store the result; or store the tensor in the type that i
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.document import Confidence, Fix
 from stepscope.dtypes import is_floating
-from stepscope.model import How, match_elements, match_shape
+from stepscope.model import match_elements
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
 from stepscope.pipeline.detect.casts import (
@@ -41,17 +42,16 @@ from stepscope.pipeline.detect.casts import (
 )
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.detect.weights import is_new_in_each_step, weights_name, weights_of_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from stepscope.model import Weight
     from stepscope.pipeline.attribute import WorkGroup
 
 MIN_BYTES = 4 << 20
 """Smaller casts take about a µs each: not worth a reader's time."""
-MOST_ROWS_A_TOKEN = 16
-"""A token has one row in most activations, and one for each of its experts in some."""
 
 CONTROL = (
     "Cast the tensor once, before the first step, and use that copy; the step must get shorter by the predicted time."
@@ -85,7 +85,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     shape = largest.moved.shape if largest.moved else None
     candidates = [_candidates(case, group) for group in groups]
     known_shape = candidates[0][0].shape if len(candidates[0]) == 1 else None
-    casts = Casts(groups, [_name(weights) for weights in candidates], transfer, shape or known_shape)
+    casts = Casts(groups, [weights_name(weights) for weights in candidates], transfer, shape or known_shape)
     evidence = cast_evidence(case, casts, origin)
     yield Cause(
         title=f"{casts.tensors[0] or 'A tensor'} is cast {transfer.source_dtype} → {transfer.target_dtype}"
@@ -120,7 +120,7 @@ def _is_redundant(case: Case, group: WorkGroup, following: set[int]) -> bool:
         pool = case.deployment.kv_pool
         if weight is None and pool and pool.slots_of_shape(moved.shape) is not None:
             return False
-        if _follows(moved.shape, following, weight):
+        if is_new_in_each_step(moved.shape, following, is_weights=weight is not None):
             return False
         transfer = _transfer(group, None)
         is_cast = bool(moved.is_cast) and all(map(is_floating, (moved.source_dtype or "", moved.target_dtype or "")))
@@ -148,19 +148,6 @@ def _weight(case: Case, group: WorkGroup) -> Weight | None:
     return next(iter(_candidates(case, group)), None)
 
 
-def _follows(shape: tuple[int, ...], following: set[int], weight: Weight | None) -> bool:
-    """Tell whether a shape is one of activations: a size that follows the batch is among its leading ones."""
-    if not shape:
-        return True
-    leading = shape[:-1] or shape
-    rows = prod(leading)
-    if weight is not None:  # experts and heads come first in a weight, and may be as many as there are requests
-        return len(shape) < 3 and (shape[0] in following or rows in following)
-    several = following - {1}
-    repeated = any(rows % size == 0 and rows // size <= MOST_ROWS_A_TOKEN for size in several)
-    return shape[0] in following or rows in following or repeated or any(size in several for size in leading[1:])
-
-
 def _candidates(case: Case, group: WorkGroup) -> list[Weight]:
     """Return the weights of the recorded shape, or else all that have as many elements as the launch."""
     moved = group.moved
@@ -168,13 +155,7 @@ def _candidates(case: Case, group: WorkGroup) -> list[Weight]:
         return []
     if moved.shape is None:
         return match_elements(case.deployment.weights, moved.elements_low, moved.elements_high)
-    return [match.weight for match in match_shape(case.deployment.weights, moved.shape, least=How.FLATTENED)]
-
-
-def _name(candidates: Sequence[Weight]) -> str | None:
-    if len(candidates) > 1:
-        return f"weight {' or '.join(weight.name for weight in candidates)}, {candidates[0].elements:,} elements"
-    return f"weight {candidates[0].name} {list(candidates[0].shape)}" if candidates else None
+    return weights_of_shape(case.deployment.weights, moved.shape)
 
 
 def _identity_note(weight: Weight | None) -> list[str]:

@@ -1,0 +1,130 @@
+"""Work of a phase that writes weights anew: known by its shape, or by its size right before a GEMM."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.dtypes import torch_name
+from stepscope.pipeline.cost import Transfer
+from stepscope.pipeline.detect.neighbours import next_on_stream
+from stepscope.pipeline.detect.weights import KnownWeights
+from stepscope.pipeline.link import NONE
+from stepscope.pipeline.whatif import chains
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.detect.placement import Placement
+    from stepscope.pipeline.detect.rule import Case
+    from stepscope.pipeline.detect.weights import NamedWeight
+
+    Bools = NDArray[np.bool_]
+
+MIN_ELEMENTS = 1 << 19
+"""A weight of 0.5 Mi elements is 1 MiB in 16 bits: to write a smaller one takes about a µs."""
+MAKES = {"cast", "copy", "quantise"}
+"""Kernel classes that make a weight out of what is stored; a multiplication alone is not taken for that."""
+SCALES = {"elementwise"}
+GEMMS = {"gemm", "moe-gemm"}
+_DEQUANTISES = re.compile(r"dequanti[sz]e(?!\w*(?:cache|kv))", re.IGNORECASE)
+_OF_TYPE = re.compile(r"Functor\w*<([\w:]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Kernels of one group that make a weight, or scale what was made."""
+
+    group: WorkGroup
+    weight: NamedWeight | None
+    """None: the kernel's name alone tells that it dequantises."""
+
+    @property
+    def makes(self) -> bool:
+        """Whether it makes a weight of what is stored."""
+        return self.group.kernel_class in MAKES
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether its recorded shape tells the weight."""
+        return self.weight is not None and self.weight.from_shape
+
+    @property
+    def transfer(self) -> Transfer | None:
+        """What it reads and writes; None where its types are not known."""
+        moved, dtypes = self.group.moved, self.group.input_dtypes
+        named = _OF_TYPE.search(self.group.kernel)
+        target = moved.target_dtype if moved else next(iter(dtypes or ()), None)
+        target = target or (torch_name(named[1]) if named else None)
+        if self.weight is None or target is None:
+            return None
+        return Transfer(self.weight.elements, (moved and moved.source_dtype) or target, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What rebuilds weights in the steps of a phase."""
+
+    rows: Bools
+    """Shape [kernels]."""
+    parts: Sequence[Part]
+    """Of these kernels, those with the most of their time first."""
+
+    @classmethod
+    def of(cls, case: Case, placement: Placement) -> Self:
+        """Find the work on recorded shapes of weights, and what leads from stored weights to a GEMM."""
+        known = KnownWeights.of(case)
+        parts = {id(group): part for group in case.groups if (part := _part(case, known, group))}
+        sure = placement.where(lambda group: id(group) in parts and parts[id(group)].is_sure)
+        rows = sure | before_gemms(case, placement, placement.where(lambda group: id(group) in parts))
+        return cls(rows, [parts[id(group)] for group in placement.groups_of(rows)])
+
+
+def may_be_weights(case: Case, placement: Placement) -> Bools:
+    """Return the large kernels without a shape that lead to a GEMM, whatever they write; shape [kernels]."""
+
+    def is_large(group: WorkGroup) -> bool:
+        large = group.written is not None and group.written[0] >= MIN_ELEMENTS
+        return large and group.kernel_class in MAKES | SCALES and group.is_repeated and _shape(group) is None
+
+    return before_gemms(case, placement, placement.where(is_large))
+
+
+def before_gemms(case: Case, placement: Placement, rows: Bools) -> Bools:
+    """Return those of the rows that follow each other, from one that makes a weight to a GEMM; shape [kernels]."""
+    makes = placement.where(lambda group: group.kernel_class in MAKES)
+    gemm = placement.where(lambda group: group.kernel_class in GEMMS)
+    chain, follows = chains(case.linked, rows, placement.step), next_on_stream(case.linked)
+    mine = np.flatnonzero(rows)
+    first = mine[np.unique(chain[mine], return_index=True)[1]]
+    ends = rows & (follows != NONE) & gemm[follows]
+    whole: Bools = np.isin(chain, chain[first[makes[first]]]) & np.isin(chain, chain[ends])
+    return whole
+
+
+def _part(case: Case, known: KnownWeights, group: WorkGroup) -> Part | None:
+    if group.kernel_class not in MAKES | SCALES or not group.is_repeated:
+        return None
+    if group.calls_per_step < 2 and len(group.steps) < 2:
+        return None
+    shape = _shape(group)
+    weight = known.of_launch(group) if shape is None else known.of_shape(shape)
+    if weight is not None:
+        return Part(group, weight) if weight.elements >= MIN_ELEMENTS else None
+    named = shape is None and case.phase == "decode" and _DEQUANTISES.search(group.kernel)
+    return Part(group, None) if named else None
+
+
+def _shape(group: WorkGroup) -> tuple[int, ...] | None:
+    """Return the recorded shape of what is written: of a copy, or of the largest input; None: not recorded."""
+    if group.moved is not None and group.moved.shape is not None:
+        return group.moved.shape
+    return tuple(max(group.input_shapes, key=prod)) if group.input_shapes else None
