@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RECORDED = {"torch_profiler_record_shapes": True, "torch_profiler_with_stack": True}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ends_servers_when_terminated() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.servers
 
 WITHIN_S = 120
 """From one command to a diagnosis."""
-LONG = ("--steps", "100", "--context", "64")
+LONG = ("--steps", "30", "--context", "64")
 """Long enough to be met in its middle."""
 SHORT = ("--steps", "3", "--context", "64")
 
@@ -117,8 +116,7 @@ def test_the_steps_that_were_asked_for_are_in_the_trace(server: Server, tmp_path
     query = "SELECT count(*) AS steps FROM steps WHERE phase = 'decode' AND batch_size = 1"
     command = [sys.executable, "-m", "stepscope", "sql", worker["path"], query, "--format", "json"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 -- our own command
-    # one of the three may be the prefill of a new request; and vLLM goes on until it has heard that it should stop
-    assert json.loads(answer.stdout)["rows"][0][0] >= 2
+    assert json.loads(answer.stdout)["rows"][0][0] in {2, 3}  # one of the three may be the prefill of a new request
 
 
 def test_a_server_without_a_profiler_is_told_how_to_restart(unprofiled: Server, tmp_path: Path) -> None:
@@ -165,8 +163,8 @@ def no_file_above(server: Server, size: int) -> Iterator[None]:
 
 
 def test_traces_that_could_not_be_written_are_refused(server: Server, tmp_path: Path) -> None:
-    # torch writes a plain file first and packs it: here it is cut to nothing, and the server answers that all is well.
-    with no_file_above(server, 50_000):
+    # torch writes a plain file of some MB first and packs it: here it packs nothing, and the server says all is well.
+    with no_file_above(server, 1_000_000):
         code, _, stderr = capture(server.url, *SHORT, "--folder", tmp_path / "cut")
     assert code == 5
     assert is_one_sentence(stderr)
@@ -208,16 +206,14 @@ def test_two_captures_at_once(server: Server, tmp_path: Path) -> None:
     taken(server, tmp_path / "after")
 
 
-def test_a_recording_that_somebody_else_began_is_left_alone(server: Server, tmp_path: Path) -> None:
-    stopped = times(server, "Stopping profiler...")
-    assert server.post("/start_profile") == 200
-    code, stdout, stderr = capture(server.url, *SHORT, "--folder", tmp_path / "second")
+def test_a_recording_that_somebody_else_began_is_left_alone(mortal: Server, tmp_path: Path) -> None:
+    # An idle worker that records stacks fills its trace with its waiting, so this one is told to record later.
+    assert mortal.post("/start_profile", {"delay_iterations": 10**6}) == 200
+    code, stdout, stderr = capture(mortal.url, *SHORT, "--folder", tmp_path / "traces")
     assert (code, stdout) == (5, "")
     assert is_one_sentence(stderr)
     assert "if it is recording already, end that with a POST to /stop_profile" in stderr
-    assert times(server, "Stopping profiler...") == stopped
-    assert server.post("/stop_profile", timeout_s=WITHIN_S) == 200
-    taken(server, tmp_path / "after")
+    assert times(mortal, "Stopping profiler...") == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -236,12 +232,10 @@ def test_an_interrupted_capture_leaves_the_server_not_recording(
 
 def test_a_capture_interrupted_before_it_records(server: Server, tmp_path: Path) -> None:
     started = times(server, "Profiler started.")
-    running = Running(server.url, *LONG, "--folder", tmp_path / "interrupted")
     requests = times(server, "POST /v1/completions")
+    running = Running(server.url, *LONG, "--folder", tmp_path / "interrupted")
     wait_for_line(server, "POST /v1/completions", requests + 1)
     running.process.send_signal(signal.SIGINT)
     assert running.ended(60)[0] == 130
-    assert times(server, "Profiler started.") in {started, started + 1}
-    assert times(server, "Profiler stopped.") >= started
-    shutil.rmtree(tmp_path / "interrupted", ignore_errors=True)
+    assert times(server, "Profiler started.") == started
     taken(server, tmp_path / "after")

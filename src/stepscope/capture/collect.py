@@ -80,6 +80,14 @@ class Watch:
         self._before = self._stamps()
         self._checked: dict[tuple[Path, _Stamp], bool] = {}
 
+    async def begun(self, timeout_s: float) -> None:
+        """Wait until a worker begins to write, which is when it has stopped recording; but not longer than told."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if any(self._is_workers(path) for path in self._fresh()):
+                return
+            await asyncio.sleep(_POLL_S)
+
     async def wait(self, expected: int | None, timeout_s: float) -> Found:
         """Wait until the traces of all ranks are there and whole, and return what is there in the end.
 
@@ -114,6 +122,10 @@ class Watch:
             told = [head_of(path).world_size for path in workers]
             expected = max((size for size in told if size is not None), default=None)
         return Found(files, expected)
+
+    def _is_workers(self, path: Path) -> bool:
+        name = self._server.trace_name(path.name)
+        return name is not None and name.kind is TraceKind.WORKER
 
     def _fresh(self) -> dict[Path, _Stamp]:
         return {path: stamp for path, stamp in self._stamps().items() if self._before.get(path) != stamp}
@@ -197,7 +209,7 @@ def gather(files: Iterable[Written], folder: Path) -> list[CapturedTrace]:
         UsageError: the folder cannot be written.
     """
     gathered = []
-    for one in files:
+    for one in sorted(files, key=_workers_by_rank):
         target = folder / one.path.name if one.name.kind is TraceKind.WORKER else folder / one.name.kind / one.path.name
         try:
             _lay(one.path, target, folder)
@@ -213,6 +225,10 @@ def gather(files: Iterable[Written], folder: Path) -> list[CapturedTrace]:
             )
         )
     return gathered
+
+
+def _workers_by_rank(one: Written) -> tuple[bool, int, str]:
+    return one.name.kind is not TraceKind.WORKER, one.name.number or 0, one.path.name
 
 
 def _lay(source: Path, target: Path, folder: Path) -> None:

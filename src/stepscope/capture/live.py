@@ -39,6 +39,8 @@ _MEASURED = 20
 _ROOM = 128
 """New tokens that a decoding request needs at least beyond its prompt: to settle, to be measured, to be recorded."""
 _MOST_NEW_TOKENS = 4096
+_LATE_S = 10.0
+"""Longest time by which tokens of a busy machine are behind the steps, or before them."""
 _SPARE = 16
 """Tokens that servers keep back of a request's limit."""
 _USUAL_CONTEXT = 1024
@@ -197,16 +199,21 @@ async def _record(  # noqa: PLR0913, PLR0917 -- what the stages before found
                 says(f"recording {plan.steps} steps")
                 begin, end = await requests.advance(plan.steps, plan.timeout_s)
                 says(f"waiting for the traces in {folder}")
-                if server.stops_itself:
+                found = None
+                if server.front_end_records:
+                    if server.stops_itself:
+                        await requests.beside(watch.begun(min(_LATE_S, plan.timeout_s)))
+                elif server.stops_itself:
                     found = await requests.beside(watch.wait(told.facts.ranks, plan.timeout_s))
                     if found.complete:
                         profiler.ended()
                 if profiler.runs:
                     await requests.beside(profiler.stop())
+                    found = None
         except DeviceError as error:
             full = full_disk(folder)
             raise error if full is None else DeviceError(f"{error}; {full}") from error
-    if not server.stops_itself or not found.complete:
+    if found is None:
         found = await watch.wait(told.facts.ranks, plan.timeout_s)
     profiled = (requests.served(begin, end), requests.live_tokens(begin, end))
     traffic = _traffic(load, settled, unprofiled, *profiled)
@@ -291,6 +298,8 @@ def _captured(plan: Plan, told: Told, info: Path, traffic: Traffic, folder: Path
     traces = gather(found.files, plan.folder)
     problems = list(missing(found, full_disk(folder)))
     notes = [] if traffic.settled else ["step times had not settled when recording began"]
+    if traffic.phase != "prefill" and traffic.unprofiled.between_tokens_us is None:
+        notes.append("tokens came in bursts (the machine is busy), so the times between them are not told")
     if traffic.phase == "decode" and traffic.profiled is not None and traffic.profiled.requests:
         notes.append("requests ended while the profiler ran, so prefill of new ones is in the trace")
     return Capture(

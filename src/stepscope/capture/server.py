@@ -53,6 +53,8 @@ class Server(Protocol):
     name: str
     stops_itself: bool
     """A recording ends after the steps that were asked for."""
+    front_end_records: bool
+    """The process that answers HTTP records too, until it is told to stop."""
     guard_steps: int
     """Steps to ask for beyond those wanted."""
 

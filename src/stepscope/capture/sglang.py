@@ -32,6 +32,7 @@ class Sglang:
 
     name = "SGLang"
     stops_itself = True
+    front_end_records = False
     guard_steps = 1  # whether the steps are done is asked before a step, not after it
 
     def __init__(self, client: Client) -> None:

@@ -31,6 +31,10 @@ _SETTLED = 0.1
 _LONGEST_WARM_UP = 40
 """Blocks after which step times are taken as unsettled for good."""
 _TICK_S = 0.02
+_TOGETHER_S = 2e-4
+"""No model decodes a token in less time: tokens that come closer to the one before waited somewhere."""
+_MOST_LATE = 0.5
+"""Where more than this share of the times between tokens is so short, they are not those of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +147,14 @@ class Traffic:
         inside = [one for one in self._arrivals if begin <= one.since and one.at <= end]
         tokens = sum(one.tokens for one in self._arrivals if begin < one.at <= end)
         firsts = [one.at - one.since for one in inside if one.is_first]
+        between = [_gap(one) for one in inside if not one.is_first]
+        in_bursts = sum(gap < _TOGETHER_S for gap in between) > _MOST_LATE * len(between)
         prompts = sum(one.is_first for one in self._arrivals if begin < one.at <= end)
         return Served(
             duration_us=(end - begin) * 1e6,
             requests=prompts,
             first_token_us=_spread(firsts),
-            between_tokens_us=_spread([_gap(one) for one in inside if not one.is_first]),
+            between_tokens_us=None if in_bursts else _spread(between),
             tokens_per_s=tokens / (end - begin),
             prompt_tokens_per_s=prompts * self._load.context / (end - begin),
         )

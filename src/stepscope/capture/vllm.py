@@ -1,4 +1,4 @@
-"""vLLM's protocol: profiler routes that are there only if a profiler was configured, and take no arguments."""
+"""vLLM's protocol: profiler routes that are there only if a profiler was configured when it was started."""
 
 from __future__ import annotations
 
@@ -32,16 +32,35 @@ _WITH_CONFIG = (0, 13)
 _METHOD_NOT_ALLOWED = 405
 
 
+class _Body(msgspec.Struct):
+    properties: dict[str, Any] = {}
+
+
+class _Components(msgspec.Struct):
+    schemas: dict[str, _Body] = {}
+
+
+class _Api(msgspec.Struct):
+    """What the server says about its routes; some are started without that."""
+
+    components: _Components = msgspec.field(default_factory=_Components)
+
+
+_api = msgspec.json.Decoder(_Api)
+
+
 class Vllm:
     """A vLLM server."""
 
     name = "vLLM"
-    stops_itself = False
+    front_end_records = True
     guard_steps = 0
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._model = ""
+        self.stops_itself = False
+        """Its workers do, where it says that it can be told after how many steps: not every version can."""
 
     async def describe(self) -> Told:
         """Return what vLLM tells: its version, model and cache; in developer mode its configuration too.
@@ -75,6 +94,7 @@ class Vllm:
         if await self._client.status("start_profile") != _METHOD_NOT_ALLOWED:
             why = "vLLM was started without a profiler and can record nothing"
             raise DeviceError(f"{self._client.shown}: {why}; restart it with: {restart.line(stacks=False)}")
+        self.stops_itself = await self._takes_steps()
         folder = profiler.get("torch_profiler_dir")
         return Told(facts, info, unrecorded, Path(folder) if isinstance(folder, str) and folder else None)
 
@@ -93,9 +113,10 @@ class Vllm:
         async with self._client.events("v1/completions", body) as events:
             yield _tokens(events)
 
-    async def start_profile(self, _recording: Recording, timeout_s: float) -> None:
+    async def start_profile(self, recording: Recording, timeout_s: float) -> None:
         """Begin to record; what is recorded was said when the server was started."""
-        await self._client.post("start_profile", None, timeout_s)
+        bound = {"max_iterations": recording.steps} if self.stops_itself else None
+        await self._client.post("start_profile", bound, timeout_s)
 
     async def stop_profile(self, timeout_s: float) -> None:
         """End the recording."""
@@ -118,6 +139,14 @@ class Vllm:
             return None if content is None else msgspec.json.decode(content, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise DeviceError(f"{self._client.shown}: /{path} answers with no JSON object, so it is no vLLM") from error
+
+    async def _takes_steps(self) -> bool:
+        """Whether it can be told after how many steps a recording is to end."""
+        try:
+            api = _Api() if (content := await self._client.get("openapi.json")) is None else _api.decode(content)
+        except msgspec.DecodeError:
+            return False
+        return "max_iterations" in api.components.schemas.get("StartProfileRequest", _Body()).properties
 
     async def _config(self) -> str | None:
         """Return the configuration as vLLM prints it, which only its developer mode tells."""
@@ -177,6 +206,9 @@ class _Restart:
             "torch_profiler_dir": "/tmp/traces",  # noqa: S108 -- an example for the user's command line
             "torch_profiler_record_shapes": True,
             "torch_profiler_with_stack": stacks,
+            # /stop_profile waits for a table, and for a trace of the process that answers HTTP: nobody needs them here.
+            "torch_profiler_dump_cuda_time_total": False,
+            "ignore_frontend": True,
         }
         return f"{line} --profiler-config {shlex.quote(msgspec.json.encode(config).decode())}"
 

@@ -64,7 +64,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     first_token_us: Spread | None
     """From sending a prompt to its first token."""
     between_tokens_us: Spread | None
-    """Time a token of a request, after its first."""
+    """Time a token of a request, after its first; null: none came, or they came in bursts, as under load."""
     tokens_per_s: float
     """New tokens of all requests."""
     prompt_tokens_per_s: float
