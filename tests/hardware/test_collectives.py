@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.hardware import best_known
+from stepscope.hardware import Gpu, best_known, find_gpu
 
 ROOT = Path(__file__).parents[2]
-H200, V100 = "NVIDIA H200", "Tesla V100-SXM2-32GB"
+H200, V100, L40S = (find_gpu(None, name) for name in ("NVIDIA H200", "Tesla V100-SXM2-32GB", "NVIDIA L40S"))
 RECORDED = json.loads((ROOT / "benchmarks/results/all-reduce-h200x2.json").read_text(encoding="utf-8"))["rows"]
 
 
-def us(device: str | None, size: int, ranks: int | None, collective: str = "all-reduce") -> float:
-    found = best_known(device, collective, size, ranks)
+def us(gpu: Gpu | None, size: int, ranks: int | None, collective: str = "all-reduce") -> float:
+    found = best_known(gpu, collective, size, ranks)
     assert found is not None
     return found.us
 
@@ -48,11 +48,11 @@ def test_more_ranks_send_more_and_latency_stays() -> None:
 
 
 def test_of_other_gpus_only_small_messages_are_compared_and_with_the_slower_one() -> None:
-    elsewhere = best_known("NVIDIA L40S", "all-reduce", 32 << 10, 4)
+    elsewhere = best_known(L40S, "all-reduce", 32 << 10, 4)
     assert elsewhere is not None
     assert elsewhere.us == pytest.approx(11.8)
     assert not elsewhere.same_gpu
-    assert best_known("NVIDIA L40S", "all-reduce", (32 << 10) + 1, 4) is None
+    assert best_known(L40S, "all-reduce", (32 << 10) + 1, 4) is None
     assert best_known(None, "all-reduce", 8192, None) is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -178,9 +178,15 @@ def ranks(  # noqa: PLR0913 -- the options of the command
 
 @lab.command
 def prove(
-    folder: Annotated[Path, Parameter(help="What `lab record` wrote.")], /, *, output: options.Output = None
+    folder: Annotated[Path, Parameter(help="What `lab record` wrote.")],
+    /,
+    *,
+    report_format: Annotated[
+        Literal["markdown", "json"], Parameter("--format", help="The page, or a row for each recording of a slowdown.")
+    ] = "markdown",
+    output: options.Output = None,
 ) -> ExitCode:
-    """Diagnose recorded cases, and set what the rules say beside the truth, as Markdown."""
+    """Diagnose recorded cases, and set what the rules say beside the truth."""
     _require_torch("prove")
     from stepscope.lab.prove import prove as examine  # noqa: PLC0415 -- imports torch
     from stepscope.pipeline.detect.registry import all_rules  # noqa: PLC0415 -- loads polars
@@ -188,7 +194,12 @@ def prove(
     check_writable(output)
     proof = examine(folder, {rule.id for rule in all_rules()})
     with result_stream(output) as stream:
-        stream.writelines(f"{line}\n" for line in proof.markdown())
+        if report_format == "json":
+            from stepscope.report import json  # noqa: PLC0415 -- only when it is asked for
+
+            json.write(list(proof.rows()), stream)
+        else:
+            stream.writelines(f"{line}\n" for line in proof.markdown())
     return ExitCode.DONE
 
 

@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.hardware.gpu import Gpu
+
 MOST_RANKS = 8
 """Groups of more ranks span hosts, over networks of which nothing was measured."""
 SMALL_BYTES = 32 << 10
@@ -67,12 +69,12 @@ def measured() -> Sequence[Measured]:
     return msgspec.toml.decode(text, type=File).measured
 
 
-def best_known(recorded_name: str | None, collective: str, size: int, ranks: int | None) -> BestKnown | None:
+def best_known(gpu: Gpu | None, collective: str, size: int, ranks: int | None) -> BestKnown | None:
     """Return the least time of a collective between GPUs of one host; None where nothing comparable was measured.
 
     Args:
-        recorded_name: what the trace calls the GPU. Of one that was not measured, only small messages are compared, and
-            with the GPU that takes longest.
+        gpu: of one that is not known or was not measured, only small messages are compared, and with the GPU that takes
+            longest.
         collective: `all-reduce`, `all-gather` or `reduce-scatter`.
         size: bytes of the whole.
         ranks: of the group; None: not known.
@@ -80,7 +82,7 @@ def best_known(recorded_name: str | None, collective: str, size: int, ranks: int
     if ranks is not None and not 2 <= ranks <= MOST_RANKS:
         return None
     of_kind = [row for row in measured() if row.collective == collective]
-    same = [row for row in of_kind if recorded_name in row.recorded_names]
+    same = [row for row in of_kind if gpu and set(gpu.recorded_names) & set(row.recorded_names)]
     if not same and size > SMALL_BYTES:
         return None
     times = [(row.us(size, ranks), row.source) for row in same or of_kind]

@@ -23,7 +23,7 @@ NATURAL = "launch-bound"
 
 _HEADER = (
     *("slowdown", "requests", "pool", "mode", "without", "with", "cost"),
-    *("must be found by", "found with it", "found without", "predicted without", "traced without"),
+    *("must be found by", "rank", "found with it", "found without", "predicted without", "traced without", "error"),
 )
 
 
@@ -40,11 +40,31 @@ class Verdict:
     """The traced step, on the trace's own clock."""
     predicted_us: Mapping[str, float]
     """The step without what a rule found, on that clock."""
+    rank: Mapping[str, int]
+    """Where each rule stands among the findings of the steps, from 1."""
 
     @property
     def recording(self) -> Recording:
         """The truth about this way of running it."""
         return self.truth.recordings[self.mode]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the rule that must find a slowdown said about one recording of it."""
+
+    slowdown: str
+    case: str
+    rule: str
+    found: bool
+    """Above info, in any trace of the recording."""
+    rank: int | None
+    """Among the findings of its steps, from 1; an eager step is launch-bound too."""
+    predicted_us: float | None
+    """The step without it, on the profiler's clock."""
+    measured_us: float | None
+    """The traced step of the healthy twin."""
+    graph: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +116,24 @@ class Proof:
                 first, *rest = slowdowns.explain(name).splitlines()
                 yield from (f"**{name}.** {first}", *rest, "")
 
+    def rows(self) -> Iterator[Row]:
+        """Yield what was proved of each recording of a slowdown."""
+        for verdict in self.verdicts:
+            told = verdict.truth
+            if told.slowdown is None or told.rule is None:
+                continue
+            twin = self.twin(verdict)
+            yield Row(
+                slowdown=told.slowdown,
+                case=verdict.case,
+                rule=told.rule,
+                found=told.rule in verdict.found,
+                rank=verdict.rank.get(told.rule),
+                predicted_us=verdict.predicted_us.get(told.rule),
+                measured_us=twin.step_us if twin else None,
+                graph=verdict.mode == "graph",
+            )
+
     def _row(self, verdict: Verdict) -> Iterator[str]:
         told, recording, twin = verdict.truth, verdict.recording, self.twin(verdict)
         added = f" + {told.new_tokens:,}" if told.new_tokens > 1 else ""
@@ -110,11 +148,14 @@ class Proof:
         cost = recording.step.median_us - recording.step_without.median_us
         yield f"{units.time(cost)} ({cost / recording.step_without.median_us:+.1%})"
         yield f"`{told.rule}`" + ("" if told.rule in self.rules else ", not written yet")
+        yield str(verdict.rank.get(told.rule or "", ""))
         yield _rules(verdict.found)
         yield _rules(twin.found) if twin else "not recorded"
         predicted = verdict.predicted_us.get(told.rule or "")
+        traced = twin.step_us if twin else None
         yield "" if predicted is None else units.time(predicted)
-        yield "" if predicted is None or twin is None or twin.step_us is None else units.time(twin.step_us)
+        yield "" if predicted is None or traced is None else units.time(traced)
+        yield "" if predicted is None or not traced else f"{predicted / traced - 1:+.1%}"
 
 
 def prove(folder: Path, rules: Collection[str]) -> Proof:
@@ -149,6 +190,7 @@ def _verdicts(case: Path) -> Iterator[Verdict]:
             predicted_us={
                 found.rule: found.what_if.step_us.expected for found in steps.findings if found.what_if is not None
             },
+            rank={found.rule: place for place, found in enumerate(steps.findings, start=1)},
         )
 
 
@@ -192,6 +234,8 @@ the traces and wrote this part. Nothing in it is written by hand.
 Times are medians with the 10th and the 90th percentile, by CUDA events and without the profiler, with and without in
 turns in one process. *Found* are findings above info in any trace of the case: its steps, and where there are such,
 the eager steps with stacks. *Predicted without* is the what-if of the rule, *traced without* the step in the trace of
-the healthy twin; both are on the profiler's clock. An eager step is launch-bound by nature.
+the healthy twin; both are on the profiler's clock. *Rank* is the rule's place among the findings. An eager step is
+launch-bound by nature, and its traced time varies with the host's pace by more than most slowdowns cost. The rows of
+rules are also in `benchmarks/results/prove.json`.
 
 """.splitlines()

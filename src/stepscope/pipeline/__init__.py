@@ -26,7 +26,7 @@ from stepscope.pipeline.health import check_health, has_stacks, is_complete
 from stepscope.pipeline.link import link
 from stepscope.pipeline.op_groups import list_ops, nothing_listed
 from stepscope.pipeline.predict import check_changes, predict
-from stepscope.pipeline.ranks import RankCalls, message_of
+from stepscope.pipeline.ranks import RankCalls, collectives, message_of
 from stepscope.pipeline.reader import NotRead, Reader
 from stepscope.pipeline.recording import Recording
 from stepscope.pipeline.steps import find_steps
@@ -276,11 +276,10 @@ def _rank_calls(index: int, examined: Examined) -> RankCalls:
     groups = [
         (group, message_of(group, examined.linked, examined.deployment, case.step))
         for case in examined.cases
-        for group in case.groups
-        if group.kernel_class == "collective"
+        for group in collectives(case.groups)
     ]
     step_us = {case.phase: case.measured.step_us for case in examined.cases}
-    return RankCalls.of(index, examined.linked, examined.steps, groups, step_us)
+    return RankCalls.of(index, examined.linked, examined.steps, groups=groups, step_us=step_us, gpu=examined.gpu)
 
 
 def _examine(index: int, trace: Trace, donor: Donor | None, facts: Facts, *, alone: bool = True) -> Examined:

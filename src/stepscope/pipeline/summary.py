@@ -14,7 +14,7 @@ from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.across import Across
 from stepscope.pipeline.detect.findings import can_predict, in_order
 from stepscope.pipeline.detect.registry import all_rules
-from stepscope.pipeline.detect.suspects import rule_out
+from stepscope.pipeline.detect.suspects import COLLECTIVES, rule_out
 from stepscope.pipeline.efficiency import PhaseWork, efficiencies
 from stepscope.pipeline.step_work import work_by_class
 from stepscope.trace import intervals
@@ -91,9 +91,14 @@ def together(parts: Sequence[document.Diagnosis], across: Across | None = None) 
         kernels=[row for part in parts for row in part.kernels],
         findings=in_order([*across.findings, *(finding for part in parts for finding in part.findings)]),
         ladder=[rung for part in parts for rung in part.ladder],
-        ruled_out=[*(row for part in parts for row in part.ruled_out), *across.ruled_out],
+        ruled_out=[*(row for part in parts for row in part.ruled_out if not _is_told(row, across)), *across.ruled_out],
         could_not_check=[*(row for part in parts for row in part.could_not_check), *across.could_not_check],
     )
+
+
+def _is_told(row: document.RuledOut, across: Across) -> bool:
+    """Tell whether a suspect of one trace is what several ranks show to be a cause."""
+    return row.hypothesis == COLLECTIVES and (row.trace, row.phase) in across.told
 
 
 def _trace_info(examined: Examined) -> document.TraceInfo:

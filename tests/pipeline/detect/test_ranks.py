@@ -181,6 +181,15 @@ def test_ranks_of_different_runs_are_not_compared(tmp_path: Path) -> None:
     assert "ranks 0–1: no collectives end together" in said
 
 
+def test_a_suspect_that_is_found_guilty_is_not_ruled_out() -> None:
+    def suspected(late: float) -> list[int | None]:
+        rows = diagnosed(in_lockstep([work(100, late)] * 5)).ruled_out
+        return [row.trace for row in rows if row.hypothesis == "collectives"]
+
+    assert suspected(160) == []
+    assert suspected(100) == [0, 1]
+
+
 def test_late_ranks_are_not_called_slow_collectives() -> None:
     found = diagnosed(in_lockstep([[[100.0] * 160, [160.0] * 160]] * 5))
     assert rules(found) == ["rank-skew"]

@@ -25,7 +25,7 @@ CALLS = 12
 def kept(trace: Kineto, number: int) -> RankCalls:
     linked, steps = stepped(trace)
     groups = [(group, None) for group in attribute(linked, steps).groups if group.kernel_class == "collective"]
-    return RankCalls.of(number, linked, steps, groups, {Phase.DECODE: 1000.0})
+    return RankCalls.of(number, linked, steps, groups=groups, step_us={Phase.DECODE: 1000.0}, gpu=None)
 
 
 def aligned(traces: Sequence[Kineto]) -> tuple[list[Together], list[RankCalls]]:

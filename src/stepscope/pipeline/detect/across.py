@@ -41,6 +41,8 @@ class Across:
     findings: list[Finding] = field(default_factory=list)
     ruled_out: list[RuledOut] = field(default_factory=list)
     could_not_check: list[CouldNotCheck] = field(default_factory=list)
+    told: set[tuple[int, Phase]] = field(default_factory=set)
+    """Traces and phases whose collectives a finding is about."""
 
 
 def look_across(
@@ -77,6 +79,7 @@ def _alone(found: Across, rank: RankCalls, again: Callable[[RankCalls], Sequence
                     found.could_not_check.append(_unchecked(rule, rank.trace, said))
                 else:
                     found.findings += findings_of(case, rank.trace, {rule.id: said})
+                    found.told.add((rank.trace, case.phase))
 
 
 def _side_by_side(found: Across, group: Together, again: Callable[[RankCalls], Sequence[Judged]]) -> None:
@@ -107,6 +110,7 @@ def _take(found: Across, rule: Rule, ranks: RanksCase, judged: Callable[[int, Ph
         if isinstance(said, RanksCause):
             case, causes = judged(said.member, ranks.phase)
             found.findings.append(finding_across(case, rule.id, said.cause, causes))
+            found.told |= {(rank.trace, ranks.phase) for rank in ranks.calls.ranks}
         elif isinstance(said, Excluded):
             found.ruled_out.append(
                 RuledOut(

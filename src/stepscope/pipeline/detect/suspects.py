@@ -24,10 +24,11 @@ MUCH_IDLE = 0.2
 MANY_LATE = 0.5
 """Where so many gaps end right after a launch and no rule names them, there are too few to say that launching is it."""
 
+COLLECTIVES = "collectives"
 _BY_CLASS = {
     "MoE GEMM": ("moe-gemm", "grouped or fused expert GEMM"),
     "routing": ("routing", "top-k or expert-sorting"),
-    "collectives": ("collective", "collective"),
+    COLLECTIVES: ("collective", "collective"),
     "attention": ("attention", "fused attention"),
     "sampling": ("sampling", "sampling"),
 }
@@ -58,6 +59,8 @@ def rule_out(case: Case, trace: int, time_of_class: Mapping[str, float], found: 
         )
 
     for hypothesis, (kernel_class, name) in _BY_CLASS.items():
+        if hypothesis == COLLECTIVES and "slow-collective" in found:
+            continue
         time_us = time_of_class.get(kernel_class, 0.0)
         yield verdict(hypothesis, time_us, _by_time(time_us, step_us, _none_known(name, step_us, time_of_class)))
     if "weight-rematerialised" not in found:

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.hardware import Gpu
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.ranks.messages import Message
     from stepscope.pipeline.steps import Phase, Steps
 
 _NO_COLLECTIVE = -2
-_ONE_TO_ONE = "SendRecv"
-"""NCCL's kernel from one rank to another: between stages of a pipeline who waits is not late, but has no work yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,7 @@ class RankCalls:
     """−1: not told. Such a trace stands alone."""
     world_size: int | None
     """Ranks of the run, where the trace tells."""
-    device: str | None
-    """The GPU's recorded name."""
+    gpu: Gpu | None
     calls: pl.DataFrame
     """In order of start: `key` (group and kernel), `step`, `ordinal` (among those of that key in its step), `end_ns`,
     `duration_ns`, `row` (in the trace's kernels), `in_graph`, `message` (index into `messages`; −1: not known)."""
@@ -47,13 +45,15 @@ class RankCalls:
     """Median duration of these."""
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 -- what stages made of a trace, by name
         cls,
         trace: int,
         linked: Linked,
         steps: Steps,
+        *,
         groups: Sequence[tuple[WorkGroup, Message | None]],
         step_us: Mapping[Phase, float],
+        gpu: Gpu | None,
     ) -> RankCalls:
         """Keep the collectives of a trace's steps.
 
@@ -63,6 +63,7 @@ class RankCalls:
             steps: its steps.
             groups: the collectives of all phases, and what each group of them carries.
             step_us: median step duration of each phase.
+            gpu: the GPU that it ran on.
         """
         messages = tuple(dict.fromkeys(carried for _, carried in groups if carried))
         message = np.full(linked.kernels.height, _NO_COLLECTIVE)
@@ -77,7 +78,6 @@ class RankCalls:
             pl.Series("message", message[rows]),
             pl.col("name").cast(pl.String),
         )
-        kernels = kernels.filter(~pl.col("name").str.contains(_ONE_TO_ONE, literal=True))
         key = pl.concat_str(pl.col("group").cast(pl.String).fill_null(""), "name", separator=" ")
         calls = kernels.select(
             key.alias("key"),
@@ -96,7 +96,7 @@ class RankCalls:
             linked.trace.path,
             -1 if linked.trace.rank is None else linked.trace.rank,
             world if type(world) is int and world > 0 else None,
-            linked.trace.device_name,
+            gpu,
             calls,
             messages,
             steps.steady_phases(),

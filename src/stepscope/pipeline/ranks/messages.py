@@ -11,6 +11,8 @@ from stepscope.pipeline.cost.ops import call_of
 from stepscope.pipeline.cost.rank import ACTIVATION_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stepscope.model import Deployment
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.link import Linked
@@ -26,6 +28,10 @@ _ITEM_BYTES = {"bf16": 2, "f16": 2, "half": 2, "f32": 4, "float": 4, "f8": 1, "u
 """How NCCL's kernels name the type of their elements."""
 
 
+_ONE_TO_ONE = "SendRecv"
+"""NCCL's kernel from one rank to another: between stages of a pipeline who waits is not early, but has no work yet."""
+
+
 class Message(NamedTuple):
     """What each call of a collective carries."""
 
@@ -36,6 +42,11 @@ class Message(NamedTuple):
     """Of the group; None: not known."""
     recorded: bool
     """Whether the trace tells the bytes; else the model does: a layer's output, for all tokens of the step."""
+
+
+def collectives(groups: Iterable[WorkGroup]) -> list[WorkGroup]:
+    """Return the work that all ranks of a group do together."""
+    return [each for each in groups if each.kernel_class == "collective" and _ONE_TO_ONE not in each.kernel]
 
 
 def message_of(group: WorkGroup, linked: Linked, deployment: Deployment, step: Step) -> Message | None:

@@ -36,7 +36,7 @@ from stepscope.document import Confidence, Evidence, Fix, RankArrival
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.lateness import on_time
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, RanksCase, RanksCause, Rule, Unchecked
-from stepscope.pipeline.ranks import Arrive
+from stepscope.pipeline.ranks import Arrive, collectives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     """Say that one rank cannot tell, where its collectives take a notable part of the step."""
     if not case.alone:
         return
-    groups = [group for group in case.groups if group.kernel_class == "collective"]
+    groups = collectives(case.groups)
     if groups and covered_us_per_step(case, groups) >= NOTABLE_SHARE * case.measured.step_us > 0:
         yield ONE_RANK
 

@@ -34,7 +34,7 @@ from stepscope.document import Confidence, Evidence, Fix
 from stepscope.hardware import best_known
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.rule import Case, Cause, RanksCase, RanksCause, Rule, Unchecked
-from stepscope.pipeline.ranks import message_of
+from stepscope.pipeline.ranks import collectives, message_of
 from stepscope.pipeline.whatif import Change
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.hardware import BestKnown
+    from stepscope.hardware import BestKnown, Gpu
     from stepscope.pipeline.ranks import Message
 
 MIN_RATIO = 2.0
@@ -96,7 +96,7 @@ class _Slow(NamedTuple):
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find collectives of one rank of which even the shortest call is slow."""
-    groups = [group for group in case.groups if group.kernel_class == "collective"]
+    groups = collectives(case.groups)
     if not case.alone or not groups:
         return
     slow, excess, unknown = [], np.zeros(case.linked.kernels.height), []
@@ -107,7 +107,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
             continue
         steady = np.isin(group.step_of_row, case.step_indices)
         shortest = float(group.us[steady].min())
-        each = _slow(case.linked.trace.device_name, group.kernel, message, shortest, group.calls_per_step)
+        each = _slow(case.gpu, group.kernel, message, shortest, group.calls_per_step)
         if each is not None and group.is_repeated:
             slow.append(each)
             excess[group.rows] = (each.us - each.best.us) * 1e3
@@ -126,7 +126,7 @@ def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Unchecked]:
         if not mine.any():
             continue
         per_step = float(np.median(np.bincount(np.unique(calls.step, return_inverse=True)[1], mine)))
-        each = _slow(calls.ranks[member].device, None, message, float(np.median(transfer[mine])), per_step)
+        each = _slow(calls.ranks[member].gpu, None, message, float(np.median(transfer[mine])), per_step)
         if each is not None:
             slow.append(each)
             excess_us[mine] = np.maximum(transfer[mine] - each.best.us, 0.0)
@@ -139,8 +139,8 @@ def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Unchecked]:
     yield RanksCause(_cause(case, slow, excess, calls.ranks[member].trace), member)
 
 
-def _slow(device: str | None, kernel: str | None, message: Message, us: float, per_step: float) -> _Slow | None:
-    best = best_known(device, message.collective, message.bytes, message.ranks)
+def _slow(gpu: Gpu | None, kernel: str | None, message: Message, us: float, per_step: float) -> _Slow | None:
+    best = best_known(gpu, message.collective, message.bytes, message.ranks)
     if best is None or us < MIN_RATIO * best.us or not per_step:
         return None
     return _Slow(kernel, message, best, us, per_step)
