@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.decode_steps import BETWEEN_GRAPHS_US, Work, copied, eager, graphed
+from tests.examples.fill_in_step import FILL
 from tests.examples.weight_rematerialised import SCALE
 from tests.kernel_names import ATTENTION, GEMM, STRIDED_COPY, TO_BF16
 
@@ -39,3 +40,15 @@ def copies_after_each_layers_product() -> Kineto:
     other = (STEP_US - BETWEEN_GRAPHS_US - COPIES * COPY_US) / (2 * COPIES)
     layer = [Work(GEMM, other), Work(STRIDED_COPY, COPY_US, grid=(16, 1, 1)), Work(ATTENTION, other)]
     return graphed([layer * COPIES] * 4, annotation="step[DECODE bs=4]")
+
+
+SCRATCH_LAYERS, SCRATCH_US, SCRATCH_STEP_US = 36, 1.2, 6_000.0
+"""sglang#33063: three fills a layer, of 4, 4 and about 600 bytes. How many layers, and all times, are invented."""
+
+
+def scratch_filled_in_every_attention_layer() -> Kineto:
+    """sglang#33063: two scales of 1 and a buffer of counters are made anew in each layer, and captured in the graph."""
+    between = 3 * SCRATCH_LAYERS * SCRATCH_US + BETWEEN_GRAPHS_US
+    other = (SCRATCH_STEP_US - between) / (2 * SCRATCH_LAYERS)
+    fills = [Work(FILL, SCRATCH_US)] * 3
+    return graphed([[Work(GEMM, other), *fills, Work(ATTENTION, other)] * SCRATCH_LAYERS] * 4)

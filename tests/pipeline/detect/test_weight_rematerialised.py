@@ -62,6 +62,7 @@ def test_only_the_chains_that_end_in_a_gemm_count() -> None:
     cast, scale = (Work(name, 40, grid=examples.O_PROJ_BLOCKS) for name in (TO_BF16, SCALE))
     step = [cast, scale, matmul(1), *REST, scale, matmul(1), cast, Work(ATTENTION, 12)] * 10
     found = finding(diagnosed(graphed([step] * 3)), RULE)
+    assert [group.calls_per_step for group in found.evidence.groups] == [10, 10]
     assert found.time_us_per_step == pytest.approx(10 * (40 + 40))  # neither the lone scale nor the lone cast
 
 

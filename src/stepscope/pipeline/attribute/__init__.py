@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,11 @@ class WorkGroup:
     def is_repeated(self) -> bool:
         """Whether it runs in every steady step, at least once."""
         return len(self.rows) >= len(self.steps) and bool((self._per_step(np.ones_like(self.us)) > 0).all())
+
+    def only(self, kept: NDArray[np.bool_]) -> WorkGroup:
+        """Return the part of it that is among some kernels; shape [kernels]."""
+        mine = kept[self.rows]
+        return replace(self, rows=self.rows[mine], us=self.us[mine], step_of_row=self.step_of_row[mine])
 
     def _median_per_step(self, weights: NDArray[np.float64]) -> float:
         if 2 * len(self.rows) < len(self.steps):  # it is in fewer than half of the steps

@@ -85,7 +85,8 @@ class Rebuilt:
         parts = {id(group): part for group in case.groups if (part := _part(case, known, group))}
         sure = placement.where(lambda group: id(group) in parts and parts[id(group)].is_sure)
         rows = sure | before_gemms(case, placement, placement.where(lambda group: id(group) in parts))
-        return cls(rows, [parts[id(group)] for group in placement.groups_of(rows)])
+        found = placement.groups_of(rows)
+        return cls(rows, [Part(group.only(rows), parts[id(group)].weight) for group in found])
 
 
 def may_be_weights(case: Case, placement: Placement) -> Bools:
