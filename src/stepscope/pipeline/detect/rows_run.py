@@ -35,8 +35,8 @@ def rows_run(case: Case) -> RowsRun | None:
     for group in case.groups:
         call = call_of(group)
         gemm = as_gemm(call) if call else None
-        if gemm and gemm.batch == 1:
-            multiplied[gemm.m] += round(group.calls_per_step)
+        if gemm and gemm.batch == 1 and (calls := round(group.calls_per_step)):
+            multiplied[gemm.m] += calls
     if multiplied:
         often = max(multiplied.values()) * _AS_LAYERS
         return RowsRun(min(rows for rows, calls in multiplied.items() if calls >= often), from_shape=True)
