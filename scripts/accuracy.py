@@ -219,7 +219,7 @@ PAIRS = [
         ("launch-bound",),
         LAB / f"healthy-{ONE}/graph.json.gz",
     ),
-    _lab(f"fills-{ONE}", "*FillFunctor<c10::BFloat16>*"),
+    _lab(f"fills-{ONE}", "fill-in-step"),
     _lab(f"layout-copies-{SIXTEEN}", "layout-copy"),
     _lab(f"slow-sampling-{SIXTEEN}", "slow-sampling"),
     _lab(f"weight-dequant-per-step-{ONE}", "weight-rematerialised"),
@@ -228,7 +228,13 @@ PAIRS = [
     _lab("padding-3x1024-pool495552", "padding"),
     _lab(f"hidden-sync-{ONE}", "hidden-sync"),
     _lab("hidden-sync-16x4096-pool495552", "hidden-sync"),
-    _lab("allocator-churn-1x1024+1024-pool495552", "jit-or-allocator-in-step", mode="eager"),
+    _lab(
+        "allocator-churn-1x1024+1024-pool495552",
+        "jit-or-allocator-in-step",
+        mode="eager",
+        most_error=0.12,
+        note="of two steps only the second gains that the host is ahead; all steps recorded: 26.53 against 26.40 ms",
+    ),
     Pair(
         "sglang#35291, built",
         published_cases.pool_cast,
@@ -274,7 +280,7 @@ def lines() -> Iterator[str]:
             for row in map(predict, PAIRS)
         ),
     )
-    yield from ("", *NOT_PREDICTED, "", *_UNPROFILED)
+    yield from ("", *NOT_PREDICTED, "", *_PUBLIC, "", *_UNPROFILED)
     yield from _table(
         ("trace", "step", "estimated", "measured", "error"),
         (
@@ -334,6 +340,15 @@ Median steps, for graph-cast GPU spans, on the profiler's clock. *Built* traces 
 `tests/published_cases.py`. What was measured after comes from another recording: the laboratory's graph ran at 2.49 and
 at 2.72 ms in the course of one process, for no known reason.
 
+""".splitlines()
+_PUBLIC = """\
+## Findings on traces of others
+
+Above minor, in traces that nobody made for this: `launch-bound` on TraceLens/h100's bert-small, whose GPU is 8% busy and
+whose every gap ends right after a launch, and on HTA/nccl_parser_config, a training step whose GPU is idle for 77%;
+`unfused-elementwise` on TraceLens/h100's Qwen1.5-0.5B, an eager prefill of 34.9 ms in which 759 of 1,198 kernels a step
+are chains of casts, squares, means and products: the norms and rotary embeddings of its library, written out operation by
+operation. What is predicted for it is what its fused kernels could gain at most.
 """.splitlines()
 _UNPROFILED = f"""\
 ## Without the profiler

@@ -73,6 +73,12 @@ def test_a_rule_is_taken_out_as_in_the_diagnosis(tmp_path: Path, run: Callable[.
     assert (rung["fixed"], rung["step_us"]) == ("launch-bound", finding["what_if"]["step_us"]["expected"])
 
 
+def test_a_rule_that_finds_only_time_of_the_host_is_taken_out_too(tmp_path: Path, run: Callable[..., Result]) -> None:
+    path = waits_for_copies().save(tmp_path / "trace.json")
+    (phase,) = document(run, path, "--remove", "hidden-sync")["phases"]
+    assert phase["changes"][0]["step_us"]["expected"] == pytest.approx(1_643_000, rel=0.01)
+
+
 def test_calls_that_wait_can_be_taken_out(tmp_path: Path, run: Callable[..., Result]) -> None:
     path = waits_for_copies().save(tmp_path / "trace.json")
     (phase,) = document(run, path, "--remove", "cudaStream*")["phases"]

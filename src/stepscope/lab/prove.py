@@ -36,6 +36,8 @@ class Verdict:
     truth: Truth
     found: frozenset[str]
     """Rules with a finding above info in any of its traces."""
+    seen: frozenset[str]
+    """Rules with any finding in any of its traces."""
     step_us: float | None
     """The traced step, on the trace's own clock."""
     predicted_us: Mapping[str, float]
@@ -57,7 +59,7 @@ class Row:
     case: str
     rule: str
     found: bool
-    """Above info, in any trace of the recording."""
+    """In any trace of the recording; of what costs less than 1% of the step as info."""
     rank: int | None
     """Among the findings of its steps, from 1; an eager step is launch-bound too."""
     predicted_us: float | None
@@ -89,7 +91,7 @@ class Proof:
             wanted = {found.rule, *found.also} if found else set()
             where = f"`{verdict.case}`, {verdict.mode}"
             was_seen = verdict.truth.machine.gpu is not None  # without GPU work there is nothing to find
-            if found and was_seen and found.rule in self.rules and found.rule not in verdict.found:
+            if found and was_seen and found.rule in self.rules and found.rule not in verdict.seen:
                 yield f"{where}: `{found.rule}` is silent."
             allowed = wanted | ({NATURAL} if verdict.mode == "eager" else set())
             yield from (f"{where}: `{rule}` fires without cause." for rule in sorted(verdict.found - allowed))
@@ -127,7 +129,7 @@ class Proof:
                 slowdown=told.slowdown,
                 case=verdict.case,
                 rule=told.rule,
-                found=told.rule in verdict.found,
+                found=told.rule in verdict.seen,
                 rank=verdict.rank.get(told.rule),
                 predicted_us=verdict.predicted_us.get(told.rule),
                 measured_us=twin.step_us if twin else None,
@@ -186,6 +188,7 @@ def _verdicts(case: Path) -> Iterator[Verdict]:
             mode=mode,
             truth=told,
             found=frozenset(found.rule for each in diagnosed.values() for found in each.findings if _counts(found)),
+            seen=frozenset(found.rule for each in diagnosed.values() for found in each.findings),
             step_us=steps.steps[0].duration_us.median if steps.steps and steps.steps[0].duration_us else None,
             predicted_us={
                 found.rule: found.what_if.step_us.expected for found in steps.findings if found.what_if is not None

@@ -82,7 +82,7 @@ def predict(
     for case, detected in zip(examined.cases, examined.detected, strict=True):
         known = by_name | _by_rule(case, detected.causes)
         asked = [known[name] for name in dict.fromkeys(every) if name in known]
-        asked = [each for each in asked if _touches(case, examined.steps, each)]
+        asked = [each for each in asked if each.name in rules or _touches(case, examined.steps, each)]
         met |= {each.name for each in asked}
         phases.append(_phase(case, examined.steps, asked))
     for name in every:

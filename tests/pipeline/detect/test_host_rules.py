@@ -236,7 +236,8 @@ def test_the_laboratorys_emptied_cache() -> None:
         ("cudaMalloc", 12),
     ]
     assert found.what_if is not None
-    assert found.what_if.step_us.expected == pytest.approx(healthy_us(case, "eager"), rel=0.10)
+    # of the two steps that were kept only the second gains that the host is ahead
+    assert found.what_if.step_us.expected == pytest.approx(healthy_us(case, "eager"), rel=0.12)
 
 
 # prefill-blocks-decode
