@@ -344,11 +344,11 @@ at 2.72 ms in the course of one process, for no known reason.
 _PUBLIC = """\
 ## Findings on traces of others
 
-Above minor, in traces that nobody made for this: `launch-bound` on TraceLens/h100's bert-small, whose GPU is 8% busy and
-whose every gap ends right after a launch, and on HTA/nccl_parser_config, a training step whose GPU is idle for 77%;
+Above minor, in traces that nobody made for this: `launch-bound` on TraceLens/h100's bert-small, whose GPU is 8% busy
+and whose every gap ends right after a launch, and on HTA/nccl_parser_config, a training step whose GPU is idle for 77%;
 `unfused-elementwise` on TraceLens/h100's Qwen1.5-0.5B, an eager prefill of 34.9 ms in which 759 of 1,198 kernels a step
-are chains of casts, squares, means and products: the norms and rotary embeddings of its library, written out operation by
-operation. What is predicted for it is what its fused kernels could gain at most.
+are chains of casts, squares, means and products: the norms and rotary embeddings of its library, written out operation
+by operation. What is predicted for it is what its fused kernels could gain at most.
 """.splitlines()
 _UNPROFILED = f"""\
 ## Without the profiler
