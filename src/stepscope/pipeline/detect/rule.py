@@ -106,8 +106,12 @@ class RanksCase:
 
     @property
     def waiting(self) -> int:
-        """The member that waits most, whose steps tell what less waiting would gain."""
-        return int(self.skew.wait_us_per_step().argmax())
+        """The member that waits most of those that can be read again: its steps tell what less waiting would gain."""
+        waits = self.skew.wait_us_per_step()
+        judged = [
+            index for index, rank in enumerate(self.calls.ranks) if self.step_us[index] and rank.can_be_read_again
+        ]
+        return max(judged, key=lambda index: waits[index])
 
     @property
     def calls_per_step(self) -> float:
