@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -215,6 +216,17 @@ def test_an_unknown_size_is_asked_for_where_collectives_matter() -> None:
     asked = unchecked(diagnosed(trace, model=None, tp=None), "slow-collective")
     assert len(asked) == 1
     assert "how many bytes" in asked[0]
+
+
+def test_a_rank_from_stdin_is_compared_but_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = saved(tmp_path, in_lockstep([work(100, 160)] * 5))
+    with first.open("rb") as stream:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
+        found = finding(diagnose(["-", second]), "rank-skew")
+    assert found.evidence.late_ranks == [1]
+    assert found.evidence.replayed_trace == 1  # the late rank's: what it does longer is shortened
+    assert found.what_if is not None
+    assert found.what_if.step_us.low == pytest.approx(step_us(work(100, 100)), abs=1)
 
 
 def test_one_trace_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

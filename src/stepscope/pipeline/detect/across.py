@@ -70,7 +70,7 @@ def look_across(
 
 def _alone(found: Across, rank: RankCalls, again: Callable[[RankCalls], Sequence[Judged]]) -> None:
     """Judge a trace that has no other ranks beside it as one that was given alone."""
-    if all(rank.share(phase) < NOTABLE_SHARE for phase in rank.steady):
+    if not rank.can_be_read_again or all(rank.share(phase) < NOTABLE_SHARE for phase in rank.steady):
         return
     for case, causes in again(rank):
         for rule in (rule for rule in all_rules() if rule.check_ranks and case.phase in rule.phases):
@@ -93,7 +93,8 @@ def _side_by_side(found: Across, group: Together, again: Callable[[RankCalls], S
 
     for phase in group.ranks[0].steady:
         calls, step_us = group.of_phase(phase), [rank.step_us.get(phase, 0.0) for rank in group.ranks]
-        if not calls.step.size or not all(step_us):
+        again_at_hand = [rank.can_be_read_again and us > 0 for rank, us in zip(group.ranks, step_us, strict=True)]
+        if not calls.step.size or not any(again_at_hand):
             continue
         ranks = RanksCase(phase, calls, Skew.of(calls), step_us, partial(_case_of, judged, phase))
         for rule in (rule for rule in all_rules() if rule.check_ranks and phase in rule.phases):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
@@ -101,15 +103,27 @@ class RanksCase:
     calls: Together
     """Those of the steady steps."""
     skew: Skew
-    step_us: Sequence[float]
+    steps_us: Sequence[float]
     """Median step of each rank in this phase; 0 where it has none."""
     case_of: Callable[[int], Case]
     """Reads a member's trace again: what a replay needs was not kept."""
 
     @property
     def waiting(self) -> int:
-        """The member that waits most, whose steps tell what less waiting would gain."""
+        """The member that waits most."""
         return int(self.skew.wait_us_per_step().argmax())
+
+    @property
+    def replayed(self) -> int:
+        """The member whose steps are predicted: the one that waits most of those that can be read again."""
+        waits = self.skew.wait_us_per_step()
+        can_be = [us > 0 and rank.can_be_read_again for us, rank in zip(self.steps_us, self.calls.ranks, strict=True)]
+        return int(np.where(can_be, waits, -1.0).argmax())
+
+    @property
+    def step_us(self) -> float:
+        """The step of all ranks, which their collectives keep together."""
+        return max(self.steps_us)
 
     @property
     def calls_per_step(self) -> float:

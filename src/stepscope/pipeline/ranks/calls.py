@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.pipeline.load.source import STDIN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -111,6 +113,11 @@ class RankCalls:
         of, ns = self.calls["step"].to_numpy(), self.calls["duration_ns"].to_numpy()
         taken = np.bincount(of, weights=ns, minlength=max(*steps, int(of.max())) + 1)[list(steps)]
         return float(np.median(taken)) / 1e3 / step_us
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether its trace came from a file, not from stdin."""
+        return self.path != STDIN
 
     @property
     def in_graphs(self) -> bool:

@@ -93,18 +93,20 @@ def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Excluded | Unchecked]
     arrival, kernel_us, wait_us = skew.arrival_us(), skew.kernel_us(), float(skew.wait_us_per_step()[waiting])
     latest_us, residual_us = float(np.nanmax(arrival)), ranks.calls.residual_us
     agree = f"Ends of the same calls agree to {units.time(residual_us)} once the ranks' clocks are aligned by them."
-    if wait_us < MIN_SHARE * ranks.step_us[waiting] or latest_us < MIN_RESIDUALS * residual_us:
+    if wait_us < MIN_SHARE * ranks.step_us or latest_us < MIN_RESIDUALS * residual_us:
         behind = f"no rank comes to a collective more than {units.time(latest_us)} behind the first, in the mean"
-        yield Excluded(wait_us, wait_us / ranks.step_us[waiting], f"{behind}. {agree}")
+        yield Excluded(wait_us, wait_us / ranks.step_us, f"{behind}. {agree}")
         return
-    case = ranks.case_of(waiting)
+    replayed = ranks.replayed
+    case = ranks.case_of(replayed)
     late = [members[index].rank for index in skew.late_ranks()]
     one_by_one = not members[waiting].in_graphs
     cause = Cause(
         title=_title(late, latest_us, wait_us),
         confidence=Confidence.MEDIUM if one_by_one else Confidence.HIGH,
         notes=[
-            f"Rank {members[waiting].rank} waits most, {units.time(wait_us)} a step; the steps predicted are its own.",
+            f"Rank {members[waiting].rank} waits most, {units.time(wait_us)} a step.",
+            f"The steps predicted are those of rank {members[replayed].rank}.",
             f"The transfer itself takes {units.time(skew.transfer_us())}.",
             agree,
             *([LAUNCHED_SINGLY] if one_by_one else []),
@@ -120,15 +122,15 @@ def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Excluded | Unchecked]
             late_ranks=late,
             transfer_us=skew.transfer_us(),
             clock_residual_us=residual_us,
-            replayed_trace=members[waiting].trace,
+            replayed_trace=members[replayed].trace,
         ),
-        change=on_time(ranks, waiting, case, Arrive.MEDIAN),
-        change_at_best=on_time(ranks, waiting, case, Arrive.EARLIEST),
+        change=on_time(ranks, replayed, case, Arrive.MEDIAN),
+        change_at_best=on_time(ranks, replayed, case, Arrive.EARLIEST),
         assumption=ASSUMPTION,
         control=CONTROL,
         fix=FIXES,
     )
-    yield RanksCause(cause, waiting)
+    yield RanksCause(cause, replayed)
 
 
 def _title(late: Sequence[int], latest_us: float, wait_us: float) -> str:

@@ -119,7 +119,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
 
 def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Unchecked]:
     """Find collectives of several ranks of which the transfer itself is slow."""
-    calls, transfer, member = ranks.calls, ranks.skew.transfer, ranks.waiting
+    calls, transfer, member = ranks.calls, ranks.skew.transfer, ranks.replayed
     slow, excess_us = [], np.zeros(transfer.shape)
     for number, message in enumerate(calls.messages):
         mine = calls.message == number
@@ -130,7 +130,7 @@ def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Unchecked]:
         if each is not None:
             slow.append(each)
             excess_us[mine] = np.maximum(transfer[mine] - each.best.us, 0.0)
-    if not slow or sum(each.excess_us_per_step for each in slow) < MIN_SHARE * ranks.step_us[member]:
+    if not slow or sum(each.excess_us_per_step for each in slow) < MIN_SHARE * ranks.step_us:
         return
     case = ranks.case_of(member)
     excess = np.zeros(case.linked.kernels.height)
