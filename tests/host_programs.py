@@ -54,6 +54,11 @@ class Program:
         self.trace.launch(self.at, returns - self.at, name="cudaStreamSynchronize")
         self.at = returns + 1
 
+    def call(self, name: str, us: float) -> None:
+        """Make a call of the runtime that starts nothing."""
+        self.trace.launch(self.at, us, name=name)
+        self.at += us + 1
+
     def think(self, us: float) -> None:
         """Do what is not recorded."""
         self.at += us

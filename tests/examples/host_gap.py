@@ -132,6 +132,14 @@ def wait_without_work_after_it() -> Kineto:
     return steps(one)
 
 
+def allocations_between_steps() -> Kineto:
+    def one(host: Program) -> None:
+        step(host)
+        host.call("cudaFree", 900)
+
+    return steps(one)
+
+
 FIRING: list[Callable[[], Kineto]] = [
     tables_built_in_python_between_steps,
     python_alone_between_steps,
@@ -147,6 +155,7 @@ QUIET: list[Callable[[], Kineto]] = [
     batches_that_end_one_after_another,
     graphs_whose_launch_takes_long,
     wait_without_work_after_it,
+    allocations_between_steps,
     waits_over_a_busy_queue,
     pool_cast,
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.answers import finding, rules
-from tests.examples import hidden_sync
+from tests.examples import hidden_sync, jit_or_allocator_in_step, prefill_blocks_decode
 from tests.host_programs import PREFILL, TO_GPU, TO_HOST, TO_PINNED, Program, steps
 from tests.kernel_names import GEMM
 from tests.published_cases import waits_for_copies, waits_over_a_busy_queue
@@ -175,6 +175,97 @@ def test_the_laboratorys_tables_between_eager_steps() -> None:
     found = finding(diagnosis, "host-gap")
     assert found.what_if is not None
     assert found.what_if.step_us.expected == pytest.approx(healthy_us(case, "eager"), rel=0.10)
+
+
+# jit-or-allocator-in-step
+
+
+def test_idle_time_during_allocations_is_gone_with_them() -> None:
+    found = finding(diagnosed(jit_or_allocator_in_step.cache_emptied_in_every_step()), "jit-or-allocator-in-step")
+    assert found.time_us_per_step == pytest.approx(400 + 3 * 100)
+    assert found.evidence.host_call == "cudaFree"
+    assert [(group.kernel, group.calls_per_step) for group in found.evidence.groups] == [
+        ("cudaFree", 1),
+        ("cudaMalloc", 3),
+    ]
+    assert found.what_if is not None
+    assert found.what_if.step_us.expected == pytest.approx(2724 - 700)
+
+
+def allocating(us: float) -> Kineto:
+    def one(host: Program) -> None:
+        jit_or_allocator_in_step.step(host)
+        host.call("cudaMalloc", us)
+
+    return steps(one)
+
+
+def test_allocations_of_a_hundredth_of_the_step_are_reported() -> None:
+    # the step takes 2,020 µs, and 1 more beside the call
+    assert rules(diagnosed(allocating(21))) == ["jit-or-allocator-in-step"]
+    assert rules(diagnosed(allocating(20))) == []
+
+
+def test_a_rare_long_step_costs_its_excess_over_all_steps() -> None:
+    diagnosis = diagnosed(jit_or_allocator_in_step.code_loaded_in_one_step())
+    found = finding(diagnosis, "jit-or-allocator-in-step")
+    assert found.what_if is None
+    assert found.severity is Severity.MAJOR
+    # 30,000 µs to load, 1 beside it, a wait for half of the work (8 to return, 1 beside it), and 1 and 6 until the GPU
+    # begins again; over the 19 steps after the first
+    assert found.time_us_per_step == pytest.approx((30_000 + 17) / 19, abs=0.5)
+    assert found.evidence.host_call == "cuModuleLoadData"
+    assert diagnosis.ladder == []
+
+
+def test_a_pause_without_any_call_is_a_guess() -> None:
+    found = finding(diagnosed(jit_or_allocator_in_step.collector_that_runs_in_one_step()), "jit-or-allocator-in-step")
+    assert found.confidence is Confidence.LOW
+    assert any("150.0" in note and "collector" in note for note in found.notes)
+    assert "gc.freeze()" in found.fix[0].what
+
+
+def test_the_laboratorys_emptied_cache() -> None:
+    case = "allocator-churn-1x1024+1024-pool495552"
+    diagnosis, _ = recorded(case, "eager")
+    assert rules(diagnosis) == ["jit-or-allocator-in-step"]
+    found = diagnosis.findings[0]
+    assert [(group.kernel, group.calls_per_step) for group in found.evidence.groups] == [
+        ("cudaFree", 6),
+        ("cudaMalloc", 6),
+    ]
+    assert found.what_if is not None
+    assert found.what_if.step_us.expected == pytest.approx(healthy_us(case, "eager"), rel=0.10)
+
+
+# prefill-blocks-decode
+
+
+def test_interruptions_are_averaged_over_the_decode_steps() -> None:
+    diagnosis = diagnosed(prefill_blocks_decode.prompts_between_decode_steps())
+    found = finding(diagnosis, "prefill-blocks-decode")
+    # each takes 40 ms, a copy of 2 µs, and from one step to the next 8 and 1 to return, 2, 1 and 6 until it begins
+    stall_us = 40_000 + 2 + 8 + 1 + 2 + 1 + 6
+    assert found.phase == "decode"
+    assert found.evidence.us_per_call == pytest.approx(stall_us)
+    assert found.time_us_per_step == pytest.approx(3 * stall_us / 40)
+    assert found.severity is Severity.MAJOR
+    assert found.what_if is None
+    assert "2,048 tokens" in found.notes[0]
+
+
+@pytest.mark.parametrize(("us", "fires"), [(3900, False), (4100, True)])
+def test_an_interruption_takes_two_decode_steps(us: float, *, fires: bool) -> None:
+    decodes, prompt = prefill_blocks_decode.decodes, prefill_blocks_decode.prompt
+    trace = prefill_blocks_decode.served([*decodes(4), prompt(us), *decodes(5), prompt(us), *decodes(6)])
+    assert ("prefill-blocks-decode" in rules(diagnosed(trace))) is fires
+
+
+@pytest.mark.parametrize(("decoding", "fires"), [(2, False), (3, True)])
+def test_someone_must_have_waited(decoding: int, *, fires: bool) -> None:
+    decodes, prompt = prefill_blocks_decode.decodes, prefill_blocks_decode.prompt
+    schedule = [*decodes(decoding), prompt(requests=2)] * 2 + decodes(decoding)
+    assert ("prefill-blocks-decode" in rules(diagnosed(prefill_blocks_decode.served(schedule)))) is fires
 
 
 # all of them

@@ -113,8 +113,10 @@ def test_it_fires(rule: str, build: Callable[[], Kineto]) -> None:
     found = finding(diagnosis, rule)
     assert found.control
     assert found.fix
-    assert found.what_if is not None
-    assert found.what_if.step_us.low <= found.what_if.step_us.expected <= found.what_if.step_us.high
+    if found.what_if is None:  # it does not recur in every step
+        assert found.severity is not Severity.CRITICAL
+    else:
+        assert found.what_if.step_us.low <= found.what_if.step_us.expected <= found.what_if.step_us.high
 
 
 @pytest.mark.parametrize(("rule", "build"), cases("QUIET"))

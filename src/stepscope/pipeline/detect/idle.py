@@ -13,6 +13,7 @@ from stepscope.trace import intervals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import polars as pl
     from numpy.typing import NDArray
 
     from stepscope.pipeline.detect.rule import Case
@@ -43,6 +44,12 @@ class Idle:
         before, until = (intervals.time_covered_before(at, self.start, self.end) for at in (start, end))
         idle: Ints = np.maximum(until - before, 0)
         return idle
+
+    def without(self, calls: pl.DataFrame) -> Idle:
+        """Return the gaps less the time of some calls of the host."""
+        start = calls["start_ns"].to_numpy()
+        left = intervals.difference(self.start, self.end, start, start + calls["duration_ns"].to_numpy())
+        return Idle(*left, self.spans)
 
     def gap_at(self, at: Ints) -> Ints:
         """Return the gap that each moment lies in or begins; -1: the GPU was at work."""

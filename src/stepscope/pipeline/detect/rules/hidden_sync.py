@@ -71,7 +71,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     in_phase = np.array([step >= 0 and case.steps.steps[step].phase == case.phase for step in syncs.step.tolist()])
     hidden = in_phase & ~syncs.is_needed
     idle_us = per_step(syncs.step[hidden], syncs.idle_ns[hidden], steps) / 1e3
-    if not hidden.any() or idle_us < MIN_SHARE * case.measured.step_us:
+    if not idle_us or idle_us < MIN_SHARE * case.measured.step_us:
         return
     change = _change(case, syncs, hidden)
     if case.replay_error <= MOST_ERROR:

@@ -33,6 +33,7 @@ import polars as pl
 from stepscope import units
 from stepscope.document import Confidence, Evidence, Fix, Frame
 from stepscope.pipeline.detect.between import Between
+from stepscope.pipeline.detect.driver_calls import driver_calls
 from stepscope.pipeline.detect.idle import Idle, per_step
 from stepscope.pipeline.detect.origin import functions_during
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
@@ -80,10 +81,11 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     """Find gaps between steps that the host's work fills."""
     if not case.complete:
         return
-    idle, between = Idle.of(case), Between.of(case)
+    trace, between = case.linked.trace, Between.of(case)
+    idle = Idle.of(case).without(driver_calls(trace))  # which another rule judges
     gap_ns = idle.between(between.done, between.host_end)
-    works = between.works(case.linked.trace)
-    is_pause = between.listens(case.linked.trace) > MOST_PAUSE
+    works = between.works(trace)
+    is_pause = between.listens(trace) > MOST_PAUSE
     if case.phase not in REQUESTS_RUN:
         is_pause |= works < MIN_WORK
     gap_ns = np.where(is_pause, 0, gap_ns)
