@@ -60,6 +60,9 @@ ASSUMPTION = (
     "the host does not wait there: it knows the numbers, and sends from pinned memory; the other launches stay as"
     " recorded, profiler overhead included; from the fastest to the slowest step, and 10% for the replay's error"
 )
+NO_STACKS = Unchecked(
+    "which line of code waits: no Python stacks around it", "record with with_stack=True; then --source DIR"
+)
 
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
@@ -82,6 +85,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     groups, largest = _groups(case, syncs, counted, steps)
     op, wait_ns = int(syncs.op[largest]), syncs.end - syncs.start
     origin = Origin.at(case, None if op == NONE else (case.linked.trace, op), syncs.row[largest : largest + 1])
+    if origin.stack is None:
+        yield NO_STACKS
     known = origin.statement is not None and len(origin.statement.lines) == 1
     calls = per_step(syncs.step[counted], np.ones(int(counted.sum()), dtype=np.int64), steps)
     wait_us = per_step(syncs.step[hidden], wait_ns[hidden], steps) / 1e3
