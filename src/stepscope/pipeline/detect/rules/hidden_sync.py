@@ -163,7 +163,7 @@ def _notes(syncs: Syncs, hidden: Bools, wait_us: float) -> Iterator[str]:
     if (syncs.producer[hidden] != NONE).any():
         yield "What is read comes out of a reduction of integers: a length or a count, not a token."
     if syncs.is_needed.any():
-        yield "One read a step is taken for the token's, which the host needs, and is not counted."
+        yield "One wait a step is taken to be for the token, which the host needs; it is not counted."
 
 
 def _fixes(syncs: Syncs, hidden: Bools, origin: Origin) -> Iterator[Fix]:
