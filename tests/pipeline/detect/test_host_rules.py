@@ -97,7 +97,7 @@ def test_of_several_reads_the_last_is_the_tokens() -> None:
 
     found = finding(diagnosed(steps(one)), "hidden-sync")
     assert found.evidence.calls_per_step == 2
-    assert any("One read a step" in note for note in found.notes)
+    assert any("One wait a step" in note for note in found.notes)
 
 
 def test_what_an_upload_waits_for_is_certain_if_its_op_is_known() -> None:

@@ -142,12 +142,17 @@ def _what_if(case: Case, rule: str, cause: Cause, replays: _Replays) -> WhatIf:
         gain_fraction_others_fixed=gain_then / today if today else 0.0,
         step_us_others_fixed=together.step_us,
         hidden_by=hiding,
-        assumption=cause.assumption + (_RANKS_ALIKE if _has_collectives(case) else ""),
+        assumption=cause.assumption + (_RANKS_ALIKE if _lasts_with_ranks(case, cause) else ""),
     )
 
 
-def _has_collectives(case: Case) -> bool:
-    return any(group.kernel_class == "collective" for group in case.groups)
+def _lasts_with_ranks(case: Case, cause: Cause) -> bool:
+    """Tell whether collectives run that the change says nothing of."""
+    touched = cause.change.touched if cause.change is not None else None
+    return any(
+        group.kernel_class == "collective" and not (touched is not None and touched[group.rows].any())
+        for group in case.groups
+    )
 
 
 def predicted_range(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> Range:

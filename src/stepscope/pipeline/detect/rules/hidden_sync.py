@@ -60,6 +60,9 @@ ASSUMPTION = (
     "the host does not wait there: it knows the numbers, and sends from pinned memory; the other launches stay as"
     " recorded, profiler overhead included; from the fastest to the slowest step, and 10% for the replay's error"
 )
+NO_STACKS = Unchecked(
+    "which line of code waits: no Python stacks around it", "record with with_stack=True; then --source DIR"
+)
 
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
@@ -71,7 +74,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     in_phase = np.array([step >= 0 and case.steps.steps[step].phase == case.phase for step in syncs.step.tolist()])
     hidden = in_phase & ~syncs.is_needed
     idle_us = per_step(syncs.step[hidden], syncs.idle_ns[hidden], steps) / 1e3
-    if not hidden.any() or idle_us < MIN_SHARE * case.measured.step_us:
+    if not idle_us or idle_us < MIN_SHARE * case.measured.step_us:
         return
     change = _change(case, syncs, hidden)
     if case.replay_error <= MOST_ERROR:
@@ -82,6 +85,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     groups, largest = _groups(case, syncs, counted, steps)
     op, wait_ns = int(syncs.op[largest]), syncs.end - syncs.start
     origin = Origin.at(case, None if op == NONE else (case.linked.trace, op), syncs.row[largest : largest + 1])
+    if origin.stack is None:
+        yield NO_STACKS
     known = origin.statement is not None and len(origin.statement.lines) == 1
     calls = per_step(syncs.step[counted], np.ones(int(counted.sum()), dtype=np.int64), steps)
     wait_us = per_step(syncs.step[hidden], wait_ns[hidden], steps) / 1e3
@@ -158,7 +163,7 @@ def _notes(syncs: Syncs, hidden: Bools, wait_us: float) -> Iterator[str]:
     if (syncs.producer[hidden] != NONE).any():
         yield "What is read comes out of a reduction of integers: a length or a count, not a token."
     if syncs.is_needed.any():
-        yield "One read a step is taken for the token's, which the host needs, and is not counted."
+        yield "One wait a step is taken to be for the token, which the host needs; it is not counted."
 
 
 def _fixes(syncs: Syncs, hidden: Bools, origin: Origin) -> Iterator[Fix]:

@@ -81,7 +81,7 @@ def _in_every_step(case: Case, idle: Idle, calls: pl.DataFrame) -> Cause | None:
     step, idle_ns = idle.step_at(start), idle.between(start, end)
     steps = idle.timed(case.step_indices)
     idle_us = per_step(step, idle_ns, steps) / 1e3
-    if idle_us < MIN_SHARE * case.measured.step_us:
+    if not idle_us or idle_us < MIN_SHARE * case.measured.step_us:
         return None
     mine = np.isin(step, case.steps.phases()[case.phase])
     groups = _groups(calls.filter(pl.Series(np.isin(step, steps))), len(steps))
@@ -110,7 +110,7 @@ def _in_rare_steps(case: Case, idle: Idle, calls: pl.DataFrame) -> Cause | None:
     by_pause = ~by_calls & (long.pause >= EXPLAINS * long.excess)
     explained = by_calls | by_pause
     lost_us = float(long.excess[explained].sum()) / 1e3 / (len(case.step_indices) + long.step.size)
-    if lost_us < MIN_SHARE * case.measured.step_us:
+    if not explained.any() or lost_us < MIN_SHARE * case.measured.step_us:
         return None
     during = np.isin(idle.step_at(calls["start_ns"].to_numpy()), long.step[by_calls])
     calls = calls.filter(pl.Series(during))

@@ -76,7 +76,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     stalls = [stall for stall in _stalls(case) if stall.us >= MIN_STALL_STEPS * median_us]
     decodes = len(case.steps.phases()[case.phase])
     lost_us = sum(stall.us for stall in stalls) / decodes
-    if len(stalls) < MIN_STALLS or lost_us < MIN_SHARE * median_us:
+    if not median_us or len(stalls) < MIN_STALLS or lost_us < MIN_SHARE * median_us:
         return
     longest = max(stalls, key=lambda stall: stall.us)
     tokens = "" if longest.tokens is None else f", in which {longest.tokens:,} tokens of prompts were computed"
