@@ -222,8 +222,8 @@ def without_annotations(trace: str, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("trace", "expected"),
     [
-        (f"{PUBLIC}/sglang_decode/sglang_Qwen3-8B_decode.json.gz", []),
-        (f"{PUBLIC}/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz", []),
+        (f"{PUBLIC}/sglang_decode/sglang_Qwen3-8B_decode.json.gz", ["layout-copy"]),
+        (f"{PUBLIC}/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz", ["layout-copy"]),
         (f"{SGLANG}/flashinfer-bf16-graph.trace.json.gz", []),
         (f"{SGLANG}/flashinfer-fp8-graph.trace.json.gz", ["kv-pool-cast"]),
         (f"{LAB}/graph-cast.json.gz", ["kv-pool-cast"]),

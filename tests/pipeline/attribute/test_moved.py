@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.kernel_names import FLOAT_FROM_BF16, GATHER, TO_BF16, direct_copy
+from tests.kernel_names import FLOAT_FROM_BF16, GATHER, NORM, STRIDED_COPY, TO_BF16, direct_copy
 
-from stepscope.pipeline.attribute.moved import moved_by_grid, moved_by_op, parse_shapes, parse_types
+from stepscope.pipeline.attribute.moved import elements_of_launch, moved_by_grid, moved_by_op, parse_shapes, parse_types
 
 POOL = [495552, 1, 576]
 
@@ -101,3 +101,19 @@ def test_sizes_that_no_memory_holds_are_no_tensor(sizes: list[int]) -> None:
 def test_damaged_shapes_and_types_count_as_not_recorded(recorded: str) -> None:
     assert parse_shapes(recorded) is None
     assert parse_types(recorded) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "expected"),
+    [
+        (STRIDED_COPY, (3, 1, 1), (2 * 512 + 1, 3 * 512)),  # 128 threads of 4 elements each
+        (TO_BF16, (1, 2, 1), (512 + 1, 2 * 512)),
+        (NORM, (3, 1, 1), None),
+        (STRIDED_COPY, None, None),
+        (STRIDED_COPY, (0, 1, 1), None),
+    ],
+)
+def test_a_launch_bounds_how_many_elements_it_writes(
+    kernel: str, grid: tuple[int, int, int] | None, expected: tuple[int, int] | None
+) -> None:
+    assert elements_of_launch(kernel, grid, (128, 1, 1)) == expected

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.dtypes import torch_name
+from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.neighbours import next_on_stream
 from stepscope.pipeline.detect.weights import KnownWeights
@@ -61,7 +62,7 @@ class Part:
     def transfer(self) -> Transfer | None:
         """What it reads and writes; None where its types are not known."""
         moved, dtypes = self.group.moved, self.group.input_dtypes
-        named = _OF_TYPE.search(self.group.kernel)
+        named = _OF_TYPE.search(self.group.kernel[:LOOKED_AT])
         target = moved.target_dtype if moved else next(iter(dtypes or ()), None)
         target = target or (torch_name(named[1]) if named else None)
         if self.weight is None or target is None:
@@ -120,7 +121,7 @@ def _part(case: Case, known: KnownWeights, group: WorkGroup) -> Part | None:
     weight = known.of_launch(group) if shape is None else known.of_shape(shape)
     if weight is not None:
         return Part(group, weight) if weight.elements >= MIN_ELEMENTS else None
-    named = shape is None and case.phase == "decode" and _DEQUANTISES.search(group.kernel)
+    named = shape is None and case.phase == "decode" and _DEQUANTISES.search(group.kernel[:LOOKED_AT])
     return Part(group, None) if named else None
 
 

@@ -39,6 +39,7 @@ import polars as pl
 from stepscope import units
 from stepscope.document import Confidence, Fix
 from stepscope.dtypes import item_bytes
+from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.detect.evidence import work_evidence
 from stepscope.pipeline.detect.host_ops import with_ops_gone
 from stepscope.pipeline.detect.neighbours import next_on_stream
@@ -132,12 +133,14 @@ def _is_nobodys_memset(group: WorkGroup) -> bool:
 def _before_sums(case: Case) -> Bools:
     """Tell which kernels one follows that adds up, on the same stream; shape [kernels]."""
     names = case.linked.kernels["name"]
-    adding = [
-        name for name in names.unique().cast(pl.String) if _ADDS_UP.search(name) and not name.startswith(_OVERWRITES)
-    ]
+    adding = [name for name in names.unique().cast(pl.String) if _adds_up(name[:LOOKED_AT])]
     adds, follows = names.cast(pl.String).is_in(adding).to_numpy(), next_on_stream(case.linked)
     before: Bools = (follows != NONE) & adds[follows]
     return before
+
+
+def _adds_up(kernel: str) -> bool:
+    return _ADDS_UP.search(kernel) is not None and not kernel.startswith(_OVERWRITES)
 
 
 def _evidence(largest: WorkGroup, evidence: Evidence) -> Evidence:

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import Confidence, Fix
+from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.casts import Casts, cast_evidence
 from stepscope.pipeline.detect.evidence import MOST_GROUPS, work_evidence
@@ -96,7 +97,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
 def _is_layout_copy(group: WorkGroup, weights: KnownWeights) -> bool:
     if group.kernel_class != "copy" or not group.is_repeated or group.calls_per_step < MIN_CALLS:
         return False
-    if not _STRIDED.search(group.kernel) and not _INDUCTORS.match(group.kernel):
+    head = group.kernel[:LOOKED_AT]
+    if not _STRIDED.search(head) and not _INDUCTORS.match(head):
         return False
     moved = group.moved
     if moved is None or moved.shape is None:
