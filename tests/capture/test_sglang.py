@@ -135,7 +135,7 @@ def test_what_goes_wrong_is_one_sentence(
     behaviour: Behaviour, said: str, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
 ) -> None:
     with serving(behaviour) as server:
-        code, _, err = run("capture", "sglang", server.url, *SHORT, "--folder", tmp_path, "--timeout", "2")
+        code, _, err = run("capture", "sglang", server.url, *SHORT, "--folder", tmp_path, "--timeout", "5")
         assert code == 5
         assert is_one_sentence(err)
         assert said in err
@@ -144,14 +144,14 @@ def test_what_goes_wrong_is_one_sentence(
 
 def test_a_recording_that_does_not_end_is_stopped(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     with serving(Behaviour(never_ends=True)) as server:
-        run("capture", "sglang", server.url, *SHORT, "--folder", tmp_path, "--timeout", "2")
+        run("capture", "sglang", server.url, *SHORT, "--folder", tmp_path, "--timeout", "5")
         assert server.stops == 1
         assert not server.is_recording
 
 
 def test_a_stop_that_hangs_is_given_up_with_a_hint(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     with serving(Behaviour(never_ends=True, stop_hangs_s=6)) as server:
-        said = failed(run, server, tmp_path, "--timeout", "2")
+        said = failed(run, server, tmp_path, "--timeout", "5")
     assert "stop_profile did not answer within 2 s" in said
     assert "recording until it is restarted" in said
 

@@ -166,7 +166,7 @@ def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSu
 def _breakdown(index: int, examined: Examined, case: Case) -> Iterator[document.ClassTime]:
     step_us = case.measured.step_us
     work = work_by_class(examined.linked, examined.steps, examined.attributed.class_of_kernel, case.step_indices)
-    for kernel_class, of_class in sorted(work.items(), key=lambda item: -item[1].time_us_per_step):
+    for kernel_class, of_class in sorted(work.items(), key=lambda item: (-item[1].time_us_per_step, item[0])):
         yield document.ClassTime(
             trace=index,
             phase=case.phase,
