@@ -225,6 +225,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_fraction: float | None = None
     bandwidth_fraction_measured: float | None = None
     floor_us_per_step: float | None = None
+    achieved_tflops: float | None = None
+    """Rules about multiplications: operations a call, by its time, in 1e12 a second."""
+    blocks: int | None = None
+    """`gemm-below-roofline`: thread blocks of the longest kernel."""
+    multiprocessors: int | None = None
+    """`gemm-below-roofline`: of the GPU (compute units)."""
     tensor: str | None = None
     live_tokens: int | None = None
     live_fraction: float | None = None

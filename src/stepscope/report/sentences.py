@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isclose
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -239,11 +240,17 @@ def folded_line(finding: Finding) -> str:
     return f"{finding.rule} ({units.time(finding.time_us_per_step)} a step, {units.share(finding.share_of_step)})"
 
 
+_ADDS_UP = 0.05
+"""Calls that are of several kinds, or not waste as a whole, do not make up what a finding costs."""
+
+
 def _cost(finding: Finding) -> str:
     evidence = finding.evidence
     text = f"{units.time(finding.time_us_per_step)} a step, {units.share(finding.share_of_step)} of it"
     if evidence.us_per_call is not None and evidence.calls_per_step is not None:
-        text += f": {units.count(evidence.calls_per_step)} calls × {units.time(evidence.us_per_call)}"
+        calls, us = units.count(evidence.calls_per_step), units.time(evidence.us_per_call)
+        adds_up = isclose(evidence.calls_per_step * evidence.us_per_call, finding.time_us_per_step, rel_tol=_ADDS_UP)
+        text += f": {calls} calls × {us}" if adds_up else f"; {calls} calls, the largest take {us} each"
     return text
 
 

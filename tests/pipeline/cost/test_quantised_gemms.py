@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.pipeline.cost.ops import Call, as_gemm, work_of
+from stepscope.pipeline.cost.ops import Call, as_gemm, in_16_bits, work_of
 
 BF16, FP16, FP8, FP32, BYTE, INT = "BFloat16", "Half", "Float8_e4m3fn", "Float", "Byte", "Int"
 
@@ -188,3 +188,52 @@ def test_fused_experts_in_fp8_read_their_scales_and_in_int4_half_a_byte_a_value(
 )
 def test_inputs_that_do_not_fit_cost_nothing_known(op: str, shapes: list[list[int]], dtypes: list[str | None]) -> None:
     assert work_of(Call(op, shapes, dtypes)) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "dtypes", "values", "flops"),
+    [
+        # 2 × 256 inputs, 256 × 64 weights, 2 × 64 results
+        ("_C::gptq_marlin_gemm", MARLIN, [BF16, None, INT, None, BF16, *[None] * 5, INT], 512 + 16_384 + 128, 65_536),
+        ("aten::_scaled_mm", [[4, 64], [64, 32], [1], [1]], [FP8, FP8, FP32, FP32], 256 + 2048 + 128, 16_384),
+        # all of 8 experts' 64 × 32 weights are read, 6 rows in and out
+        ("_C::cutlass_moe_mm", [[6, 32], [6, 64], [8, 64, 32]], [BF16, FP8, FP8], 16_384 + 6 * 96, 24_576),
+        # as before, two values a byte
+        ("_C::cutlass_fp4_group_mm", [[6, 32], [6, 32], [8, 32, 32]], [BF16, BYTE, BYTE], 16_384 + 6 * 96, 24_576),
+        # 3 tokens through 2 of 4 experts: 3 · 16 · 8 weights each, x in and out
+        (
+            "sglang::inplace_fused_experts",
+            [[3, 16], [4, 16, 16], [4, 16, 8], [3, 2], [3, 2]],
+            [BF16, FP8, FP8, FP32, INT],
+            4 * 384 + 96,
+            2 * 6 * 384,
+        ),
+    ],
+)
+def test_the_same_in_16_bits(
+    op: str, shapes: list[list[int]], dtypes: list[str | None], values: int, flops: int
+) -> None:
+    work = in_16_bits(Call(op, shapes, dtypes))
+    assert work is not None
+    assert (work.bytes, work.flops, work.multiply_dtype) == (2 * values, flops, BF16)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "dtypes"),
+    [
+        ("aten::mm", [[4, 64], [64, 32]], [BF16, BF16]),
+        ("aten::mm", [[4, 64], [64, 32]], [FP32, FP32]),
+        ("aten::_grouped_mm", [[6, 64], [8, 64, 32], [8]], [BF16, BF16, INT]),
+        (
+            "sglang::inplace_fused_experts",
+            [[3, 16], [4, 16, 16], [4, 16, 8], [3, 2], [3, 2]],
+            [BF16, BF16, BF16, FP32, INT],
+        ),
+        ("aten::add", [[4, 64], [4, 64]], [FP8, FP8]),
+        ("aten::_scaled_mm", [[4, 64], [65, 32], [1], [1]], [FP8, FP8, FP32, FP32]),
+    ],
+)
+def test_what_is_in_16_bits_or_no_multiplication_has_no_such_twin(
+    op: str, shapes: list[list[int]], dtypes: list[str | None]
+) -> None:
+    assert in_16_bits(Call(op, shapes, dtypes)) is None

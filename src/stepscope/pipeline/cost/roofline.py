@@ -42,6 +42,8 @@ class Ceilings:
     """What a collective of a few bytes takes; None: not known."""
     least_kernel_us: float | None = None
     """What the device takes for an empty kernel; None: not known."""
+    measured: frozenset[str] = frozenset()
+    """Which of the rates were measured: types, and `memory`; the others are the datasheet's."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where each rate comes from: by type, and `memory`, `link`, `latency`."""
 
@@ -56,6 +58,11 @@ class Ceilings:
             "Float8_e4m3fn": gpu.fp8_measured_tflops or gpu.fp8_tflops,
             "Float4": gpu.fp4_tflops,
         }
+        measured = {
+            "memory": gpu.memory_measured_gb_per_s,
+            "BFloat16": gpu.bf16_measured_tflops,
+            "Float8_e4m3fn": gpu.fp8_measured_tflops,
+        }
         figures = {**known, "memory": memory, "link": gpu.link_gb_per_s, "latency": gpu.collective_latency_us}
         return cls(
             gb_per_s=memory.value,
@@ -63,6 +70,7 @@ class Ceilings:
             link_gb_per_s=_value(gpu.link_gb_per_s),
             collective_latency_us=_value(gpu.collective_latency_us),
             least_kernel_us=_value(gpu.graph_kernel_us),
+            measured=frozenset(name for name, figure in measured.items() if figure is not None),
             sources={name: figure.source for name, figure in figures.items() if figure is not None},
         )
 
@@ -98,6 +106,10 @@ class Ceilings:
     def multiplied_as(self, dtype: str) -> str:
         """Return the type that a type is multiplied in: its own where there is a rate for it, else BF16."""
         return dtype if dtype in self.tflops else _ANY_TYPE
+
+    def is_measured(self, bound: Bound, dtype: str) -> bool:
+        """Tell whether the rate that bounds work multiplied in a type was measured."""
+        return (self.multiplied_as(dtype) if bound is Bound.COMPUTE else "memory") in self.measured
 
     def _compute_us(self, work: Work) -> float:
         rate = self.tflops.get(self.multiplied_as(work.multiply_dtype))

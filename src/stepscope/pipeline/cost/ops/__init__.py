@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.cost.work import Work
 
-__all__ = ["Call", "Gemm", "as_gemm", "call_of", "work_of"]
+__all__ = ["Call", "Gemm", "as_gemm", "call_of", "in_16_bits", "work_of"]
 
 _GEMMS = {**gemm.READERS, **quantised_gemm.READERS}
 _KINDS = (
@@ -53,6 +53,7 @@ _KINDS = (
 _COSTS: Mapping[str, Callable[[Call], Work | None]] = {
     name: cost for kind in _KINDS for name, cost in kind.COSTS.items()
 }
+_IN_16_BITS: Mapping[str, Callable[[Call], Work | None]] = {**grouped_gemm.IN_16_BITS, **moe.IN_16_BITS}
 
 
 def call_of(group: WorkGroup) -> Call | None:
@@ -83,4 +84,13 @@ def work_of(call: Call, ranks: int | None = None) -> Work | None:
     if call.op in collective.COSTS:
         return collective.COSTS[call.op](call, ranks) if ranks is not None else None
     cost = _COSTS.get(call.op) or inductor.cost_of(call.op)
+    return cost(call) if cost else None
+
+
+def in_16_bits(call: Call) -> Work | None:
+    """Return what a multiplication by weights of fewer bits would cost at most in 16 bits; None for any other call."""
+    if call.op in _GEMMS:
+        gemm = as_gemm(call)
+        return gemm.in_16_bits if gemm and gemm.bytes < gemm.in_16_bits.bytes else None
+    cost = _IN_16_BITS.get(call.op)
     return cost(call) if cost else None

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.cost.ops.call import Call
 
+HALF_BYTES = 2
+"""Of a value in 16 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
@@ -37,6 +40,12 @@ class Gemm:
     def work(self) -> Work:
         """What it costs."""
         return Work(self.bytes, 2 * self.batch * self.m * self.n * self.k, self.multiply_dtype)
+
+    @property
+    def in_16_bits(self) -> Work:
+        """What it would cost if both factors and the product were in 16 bits."""
+        values = self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+        return Work(HALF_BYTES * values, self.work.flops)
 
 
 def product(  # noqa: PLR0913 -- which inputs of an op are what

@@ -6,10 +6,11 @@ native_functions.yaml, vLLM's csrc/torch_bindings.cpp and csrc/moe/torch_binding
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.dtypes import is_floating
 from stepscope.pipeline.cost.experts import expected_experts
+from stepscope.pipeline.cost.ops.gemm import HALF_BYTES
 from stepscope.pipeline.cost.ops.quantised_gemm import FP4
 from stepscope.pipeline.cost.work import Work
 
@@ -18,21 +19,35 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.cost.ops.call import Call
 
-_PRODUCT_BYTES = 2
+
+class _Product(NamedTuple):
+    """Rows sorted by expert, times [k, n] of each: the rows' own sizes, and where the weights stand."""
+
+    weights: int
+    """Index of the input."""
+    experts: int
+    rows: int
+    n: int
+    k: int
+    values_an_element: int = 1
+    """Of the weights and the rows; k is in elements."""
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.rows * self.n * self.k * self.values_an_element
+
+    @property
+    def in_16_bits(self) -> Work:
+        """What it would cost in 16 bits, at most: all experts are read."""
+        k = self.k * self.values_an_element
+        return Work(HALF_BYTES * (self.experts * self.n * k + self.rows * (self.n + k)), self.flops)
 
 
-def _grouped(call: Call) -> Work | None:
-    """`grouped_mm(…, a [rows, k], b [experts, k, n] or [experts, n, k], …)`."""
-    return _of(call, 1)
+def _grouped(call: Call, values_an_element: int = 1) -> _Product | None:
+    """`grouped_mm(…, a [rows, k], b [experts, k, n] or [experts, n, k], …)`.
 
-
-def _grouped_fp4(call: Call) -> Work | None:
-    """`fp4_group_mm(out, a [rows, k/2], b [experts, n, k/2], …)`, two values a byte."""
-    return _of(call, 2, FP4)
-
-
-def _of(call: Call, values_an_element: int, multiply_dtype: str | None = None) -> Work | None:
-    """Cost by what the inputs are: the first of three axes is the weights, the matrix before it the rows."""
+    By what the inputs are: the first of three axes is the weights, the matrix before it the rows.
+    """
     weights = _first(call, 3)
     if weights is None or weights == 0 or not call.is_tensor(weights - 1, 2):
         return None
@@ -40,14 +55,33 @@ def _of(call: Call, values_an_element: int, multiply_dtype: str | None = None) -
     experts, *sizes = call.shapes[weights]
     if k not in sizes or not experts:
         return None
-    n = sizes[0] if sizes[1] == k else sizes[1]
-    hit = expected_experts(experts, 1, rows) / experts
-    stored = _stored(call, range(weights, len(call.shapes)), experts)
-    size = call.bytes(weights - 1) + hit * stored + rows * n * _PRODUCT_BYTES
-    return Work(size, 2 * rows * n * k * values_an_element, multiply_dtype or call.dtypes[weights] or "")
+    return _Product(weights, experts, rows, sizes[0] if sizes[1] == k else sizes[1], k, values_an_element)
 
 
-def _packed(call: Call) -> Work | None:
+def _grouped_fp4(call: Call) -> _Product | None:
+    """`fp4_group_mm(out, a [rows, k/2], b [experts, n, k/2], …)`, two values a byte."""
+    return _grouped(call, 2)
+
+
+def _cost(call: Call, of: _Product | None) -> Work | None:
+    if of is None:
+        return None
+    hit = expected_experts(of.experts, 1, of.rows) / of.experts
+    stored = _stored(call, range(of.weights, len(call.shapes)), of.experts)
+    size = call.bytes(of.weights - 1) + hit * stored + of.rows * of.n * HALF_BYTES
+    return Work(size, of.flops, FP4 if of.values_an_element > 1 else call.dtypes[of.weights] or "")
+
+
+class _Packed(NamedTuple):
+    """Tokens, each multiplied with the packed weights of `top` experts."""
+
+    product: _Product
+    top: int
+    chosen: int
+    """Index of the weights of the chosen experts."""
+
+
+def _packed(call: Call) -> _Packed | None:
     """`moe_wna16_marlin_gemm(a [t, k], …, words [experts, …], …, scales [experts, groups, n], …, weights [t, top])`.
 
     The last matrix of real numbers is the weights of the chosen experts, of which each token has `top`.
@@ -61,10 +95,18 @@ def _packed(call: Call) -> Work | None:
     tokens, top = call.shapes[chosen[-1]]
     if not 0 < top <= experts:
         return None
-    hit = expected_experts(experts, top, tokens) / experts
-    stored = _stored(call, range(weights, chosen[-1]), experts)
-    size = call.bytes(0) + hit * stored + tokens * top * n * call.item_bytes(0)
-    return Work(size, 2 * tokens * top * n * k, call.dtypes[0] or "")
+    return _Packed(_Product(weights, experts, tokens * top, n, k), top, chosen[-1])
+
+
+def _packed_cost(call: Call) -> Work | None:
+    of = _packed(call)
+    if of is None:
+        return None
+    product, tokens = of.product, of.product.rows // of.top
+    hit = expected_experts(product.experts, of.top, tokens) / product.experts
+    stored = _stored(call, range(product.weights, of.chosen), product.experts)
+    size = call.bytes(0) + hit * stored + product.rows * product.n * call.item_bytes(0)
+    return Work(size, product.flops, call.dtypes[0] or "")
 
 
 def _first(call: Call, dimensions: int, *, after: int | None = None, floating: bool = False) -> int | None:
@@ -92,12 +134,30 @@ def _stored(call: Call, inputs: range, experts: int) -> int:
     return sum(call.bytes(index) for index in parts if call.shapes[index][0] == experts)
 
 
+def _in_16_bits(call: Call, of: _Product | None) -> Work | None:
+    return of.in_16_bits if of is not None and call.item_bytes(of.weights) < HALF_BYTES else None
+
+
+def _packed_in_16_bits(call: Call) -> Work | None:
+    of = _packed(call)
+    return of and of.product.in_16_bits
+
+
+_GROUPED = (
+    *("aten::_grouped_mm", "aten::_scaled_grouped_mm", "_C::cutlass_moe_mm"),
+    "sgl_kernel::fp8_blockwise_scaled_grouped_mm",
+)
+_FP4 = ("_C::cutlass_fp4_group_mm", "sgl_kernel::cutlass_fp4_group_mm")
+_PACKED = ("_moe_C::moe_wna16_marlin_gemm", "sgl_kernel::moe_wna16_marlin_gemm")
+
 COSTS: Mapping[str, Callable[[Call], Work | None]] = {
-    "aten::_grouped_mm": _grouped,
-    "aten::_scaled_grouped_mm": _grouped,
-    "_C::cutlass_moe_mm": _grouped,
-    "sgl_kernel::fp8_blockwise_scaled_grouped_mm": _grouped,
-    "_C::cutlass_fp4_group_mm": _grouped_fp4,
-    "sgl_kernel::cutlass_fp4_group_mm": _grouped_fp4,
-    **dict.fromkeys(("_moe_C::moe_wna16_marlin_gemm", "sgl_kernel::moe_wna16_marlin_gemm"), _packed),
+    **dict.fromkeys(_GROUPED, lambda call: _cost(call, _grouped(call))),
+    **dict.fromkeys(_FP4, lambda call: _cost(call, _grouped_fp4(call))),
+    **dict.fromkeys(_PACKED, _packed_cost),
 }
+IN_16_BITS: Mapping[str, Callable[[Call], Work | None]] = {
+    **dict.fromkeys(_GROUPED, lambda call: _in_16_bits(call, _grouped(call))),
+    **dict.fromkeys(_FP4, lambda call: _in_16_bits(call, _grouped_fp4(call))),
+    **dict.fromkeys(_PACKED, _packed_in_16_bits),
+}
+"""What calls on weights of fewer bits would cost at most in 16 bits."""

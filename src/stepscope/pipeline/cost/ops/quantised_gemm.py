@@ -2,7 +2,8 @@
 
 Signatures: torch's native_functions.yaml, sgl-kernel's common_extension.cc, vLLM's csrc/torch_bindings.cpp and
 fp8_utils.py, SGLang's deep_gemm_wrapper. Those of the packed formats grew inputs with each release, so that weights and
-scales are told by what they are, not by where they stand.
+scales are told by what they are, not by where they stand. The type of quantised factors does not tell that of the
+product, which is in 16 bits.
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.dtypes import is_floating
-from stepscope.pipeline.cost.ops.gemm import Gemm, product
+from stepscope.pipeline.cost.ops.gemm import HALF_BYTES, Gemm, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from stepscope.pipeline.cost.ops.call import Call
 
-_HALF_BYTES = 2
-"""Of a product in 16 bits, which the type of quantised factors does not tell."""
 FP4 = "Float4"
 _IN_A_BYTE = 2
 """FP4 values."""
@@ -27,12 +26,12 @@ _IN_A_BYTE = 2
 
 def _scaled(call: Call) -> Gemm | None:
     """`scaled_mm(a [m, k], b [k, n], scale_a, scale_b, …)`."""
-    return product(call, 0, 1, out_bytes=_HALF_BYTES, extra=(2, 3))
+    return product(call, 0, 1, out_bytes=HALF_BYTES, extra=(2, 3))
 
 
 def _scaled_by_column(call: Call) -> Gemm | None:
     """`block_scaled_mm(a [m, k], b [n, k], scale_a, scale_b, …)`."""
-    return product(call, 0, 1, out_bytes=_HALF_BYTES, extra=(2, 3), by_column=True)
+    return product(call, 0, 1, out_bytes=HALF_BYTES, extra=(2, 3), by_column=True)
 
 
 def _scaled_into(call: Call) -> Gemm | None:
@@ -52,7 +51,7 @@ def _fp4_into(call: Call) -> Gemm | None:
 
 def _fp4(call: Call) -> Gemm | None:
     """`mm_fp4(a [m, k/2], b [k/2, n], scale_a, scale_b, alpha, …)`, two values a byte."""
-    return _unpacked(product(call, 0, 1, out_bytes=_HALF_BYTES, extra=(2, 3, 4)))
+    return _unpacked(product(call, 0, 1, out_bytes=HALF_BYTES, extra=(2, 3, 4)))
 
 
 def _unpacked(packed: Gemm | None) -> Gemm | None:

@@ -1,0 +1,159 @@
+"""A kernel on FP8, FP4 or packed integers is slower than a good kernel on the same in 16 bits would be.
+
+## What it looks like
+A quantised linear layer, expert or attention kernel that takes longer than twice to four times its bytes would at the
+memory's rate, or than its operations would at the 16-bit one. Its name often tells a kernel of an older GPU: Marlin,
+which dequantises as it multiplies; FA2 on a cache of another type than the queries; `sm80` or `wmma` on a newer one.
+
+## Why it happens
+Fewer bits save bytes only. A kernel that converts them to 16 bits before it multiplies does more than a 16-bit one, and
+where operations bound it, in prefill or at large batches, that shows. On a new architecture the native kernel may not
+be there yet, and the fallback is one of the last.
+
+## What looks the same and is harmless
+The same kernel in decode, where bytes bound it and it wins: phases are judged apart, and a server that decodes most of
+the time may well keep it. A kernel far below the roofline of its own bits that still beats 16 bits
+(`gemm-below-roofline`). Small calls, whose latency decides.
+
+## Control
+Run the same phase with 16-bit weights, or with a 16-bit KV cache, at the same sizes, and compare this kernel's time.
+
+## Fixes
+Another backend for the quantised layers, or for attention, that multiplies in the stored type on this GPU (SGLang:
+--fp8-gemm-backend, --moe-runner-backend, --attention-backend; vLLM: --attention-backend; its log names what it took). A
+16-bit KV cache where attention is what loses. Prefill and decode on servers of their own, each with the weights that
+suit it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope import units
+from stepscope.document import Fix
+from stepscope.kernel_name import LOOKED_AT
+from stepscope.pipeline.detect.casts import covered_us_per_step
+from stepscope.pipeline.detect.excess import excess_of
+from stepscope.pipeline.detect.multiplications import TINY_US, Judge
+from stepscope.pipeline.detect.origin import Origin
+from stepscope.pipeline.detect.placement import Placement
+from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.detect.training import is_training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.detect.excess import Excess
+    from stepscope.pipeline.detect.multiplications import Multiplication
+
+MIN_SHARE = 0.01
+"""What the excess must take of the GPU's time in a step."""
+MIN_ATTENTION_US = 30.0
+"""Shorter attention is bound by how it is split and merged, in 16 bits as well (18.7 µs of an H200 for one request of
+1,000 tokens, which its bytes need 0.3 for)."""
+NOTABLE_SHARE = 0.1
+"""Quantised kernels of unknown sizes that take less of the GPU's time are not worth a question."""
+MULTIPLY = {"gemm", "moe-gemm"}
+
+_QUANTISED = re.compile(
+    r"marlin|machete|awq|gptq|wna16|w4a16|w8a8|e4m3|fp8|float8|mxfp[48]|nvfp4|fp4|int4|q[2-8]_[k01]|bitsandbytes",
+    re.IGNORECASE,
+)
+
+CONTROL = (
+    "Run the same phase with 16-bit weights, or with a 16-bit KV cache, at the same sizes, and compare this kernel's"
+    " time."
+)
+ASSUMPTION = (
+    "each call takes what a good 16-bit kernel does: its bytes or operations in 16 bits at the rate that such kernels"
+    " reach, and 3 µs a kernel; at best what its own bits need; from the fastest to the slowest step, and 10% for the"
+    " replay's error"
+)
+SIZES_UNKNOWN = Unchecked(
+    "whether quantised multiplications are slower in this phase than in 16 bits: their sizes are not known",
+    "record with record_shapes=True; of a graph also an eager run, as --capture-trace",
+)
+
+
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
+    """Find multiplications and attention in fewer bits that are slower than in 16."""
+    judge = Judge.of(case, Placement.of(case))
+    if judge is None or is_training(case.linked):
+        return
+    judged = list(judge.multiplications(MULTIPLY | {"attention"}))
+    slower = [each for each in judged if _is_slower(each)]
+    in_16_bits = [each.in_16_bits_us for each in slower if each.in_16_bits_us is not None]
+    excess, busy_us = excess_of(judge, slower, in_16_bits), float(np.median(case.measured.busy_us))
+    if excess is not None and excess.us_per_step >= MIN_SHARE * busy_us:
+        yield _cause(case, excess)
+        return
+    known = {id(group) for each in judged for group in each.worked.kernels}
+    unknown = [group for group in case.groups if id(group) not in known and _is_quantised(group)]
+    if case.phase != "decode" and unknown and covered_us_per_step(case, unknown) >= NOTABLE_SHARE * busy_us:
+        yield SIZES_UNKNOWN
+
+
+def _is_slower(found: Multiplication) -> bool:
+    if found.floor_us < TINY_US or not found.is_slower_than_in_16_bits:
+        return False
+    return found.main.kernel_class in MULTIPLY or (found.in_16_bits_us or 0.0) >= MIN_ATTENTION_US
+
+
+def _is_quantised(group: WorkGroup) -> bool:
+    return group.kernel_class in MULTIPLY and bool(_QUANTISED.search(group.kernel[:LOOKED_AT]))
+
+
+def _cause(case: Case, excess: Excess) -> Cause:
+    largest = excess.largest
+    origin = Origin.of(case, largest.worked.kernels)
+    what = largest.tensor or (largest.main.op if largest.main.kernel_class in MULTIPLY else "attention")
+    return Cause(
+        title=f"{units.count(largest.worked.per_step)} calls in fewer bits{f' ({what})' if what else ''} a step take"
+        f" {units.time(largest.us)} each; in 16 bits a good kernel takes {units.time(excess.good_us[0])}",
+        confidence=excess.confidence,
+        notes=[*excess.notes(), *origin.notes],
+        time_us_per_step=excess.us_per_step,
+        evidence=excess.evidence(case, origin),
+        change=excess.change(case),
+        change_at_best=excess.change_at_best(case),
+        assumption=ASSUMPTION,
+        control=CONTROL,
+        fix=[*_fixes(case, largest)],
+    )
+
+
+def _fixes(case: Case, largest: Multiplication) -> Iterator[Fix]:
+    of_attention = largest.main.kernel_class not in MULTIPLY
+    yield Fix(
+        what=(
+            "Choose an attention backend that multiplies in the cache's type on this GPU (SGLang, vLLM:"
+            " --attention-backend)"
+            if of_attention
+            else "Choose a backend that multiplies in the stored type on this GPU (SGLang: --fp8-gemm-backend,"
+            " --moe-runner-backend; vLLM: its log names the one it took and those it could have)"
+        ),
+        kind="configuration",
+        needs="a version that has a native kernel for this GPU",
+    )
+    if of_attention:
+        yield Fix(what="Keep the KV cache in 16 bits", kind="configuration", needs="twice the memory a token")
+    elif case.phase == "prefill":
+        yield Fix(
+            what="Serve prefill apart from decode, with 16-bit or natively multiplied weights",
+            kind="configuration",
+            needs="memory for such weights",
+        )
+
+
+RULE = Rule(
+    id="low-precision-slower",
+    title="A kernel in fewer bits is slower than one in 16 bits would be",
+    phases=("decode", "prefill", "mixed", "unknown"),
+    needs=("GPU kernels", "input shapes, of this trace or a --capture-trace", "a GPU whose rates are known"),
+    explanation=__doc__,
+    check=check,
+)
