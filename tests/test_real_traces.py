@@ -15,6 +15,7 @@ import pytest
 
 from stepscope import diagnose, pipeline
 from stepscope.document import Confidence, Severity
+from stepscope.pipeline.detect.registry import all_rules
 from stepscope.report import Format, draw
 from tests.answers import finding, rules
 
@@ -259,13 +260,22 @@ def test_healthy_graphs_have_no_finding(trace: str) -> None:
     assert rules(diagnosed(trace)) == []
 
 
+HAVE_A_SUSPECT = {"slow-collective", "rank-skew", "weight-rematerialised", "launch-bound"}
+
+
 @pytest.mark.parametrize("trace", WITH_CAST)
 def test_every_suspect_is_ruled_out_or_found(trace: str) -> None:
     diagnosis = diagnosed(trace)
     hypotheses = {row.hypothesis for row in diagnosis.ruled_out}
     assert {"MoE GEMM", "routing", "collectives", "attention", "sampling", "weight dequantisation"} <= hypotheses
     assert ("host launch" in hypotheses) != ("launch-bound" in rules(diagnosis))
-    assert all(row.time_us_per_step is not None for row in diagnosis.ruled_out)
+    assert all(row.time_us_per_step is not None for row in diagnosis.ruled_out if row.rule is None)
+    named = {row.rule for row in diagnosis.ruled_out} | {row.rule for row in diagnosis.could_not_check}
+    parts = {
+        rule.id for rule in all_rules() if any(rule.id in note for each in diagnosis.findings for note in each.notes)
+    }
+    judging = {rule.id for rule in all_rules() if "decode" in rule.phases}
+    assert judging - named - parts - set(rules(diagnosis)) <= HAVE_A_SUSPECT
 
 
 @pytest.mark.parametrize("trace", WITH_CAST)

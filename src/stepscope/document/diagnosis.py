@@ -335,7 +335,10 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
     """None: several ranks show it."""
     phase: str
     hypothesis: str
+    rule: str | None = None
+    """The rule that looked for it and found nothing; None of suspects that are judged by their time."""
     time_us_per_step: float | None
+    """Of what was looked at."""
     share_of_step: float | None
     reason: str
 

@@ -89,14 +89,18 @@ def _steps(diagnosis: Diagnosis, step: StepSummary) -> Iterator[str]:
 
 
 def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
+    places = dict.fromkeys((row.trace, row.phase) for row in diagnosis.ruled_out)
     rows = [
-        (row.hypothesis, row.phase, sentences.trace_name(diagnosis, row.trace), sentences.ruled_out_line(row))
-        for row in diagnosis.ruled_out
+        (suspect, phase, sentences.trace_name(diagnosis, trace) or "", why)
+        for trace, phase in places
+        for suspect, why in sentences.ruled_out_rows(
+            [row for row in diagnosis.ruled_out if (row.trace, row.phase) == (trace, phase)]
+        )
     ]
     if len(diagnosis.traces) == 1:
         yield from table(("suspect", "phase", "why"), ((suspect, phase, why) for suspect, phase, _, why in rows))
     else:
-        yield from table(("suspect", "phase", "trace", "why"), ((s, p, name or "", why) for s, p, name, why in rows))
+        yield from table(("suspect", "phase", "trace", "why"), rows)
 
 
 def _finding(diagnosis: Diagnosis, number: int, finding: Finding) -> Iterator[str]:

@@ -208,6 +208,14 @@ def _measured_rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "ranks", _arrivals(evidence.ranks)
 
 
+def ruled_out_rows(rows: Sequence[RuledOut]) -> Iterator[tuple[str, str]]:
+    """Yield the suspects of a phase, each with why it is none; rules that looked at next to nothing are only named."""
+    folded = [row for row in rows if row.rule is not None and (row.share_of_step or 0.0) < FOLDED_SHARE]
+    yield from ((row.hypothesis, ruled_out_line(row)) for row in rows if row not in folded)
+    if folded:
+        yield "also looked for", f"{', '.join(row.hypothesis for row in folded)}: nothing of the kind was found"
+
+
 def ruled_out_line(row: RuledOut) -> str:
     """Describe a suspect: its time, and why it is not the cause."""
     time = f"{units.time(row.time_us_per_step)} a step; " if row.time_us_per_step else ""

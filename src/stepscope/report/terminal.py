@@ -124,7 +124,7 @@ def _ruled_out(console: Console, diagnosis: Diagnosis) -> None:
             name = sentences.trace_name(diagnosis, trace)
             console.print(f"{phase} in {name}" if name else phase)
         rows = [row for row in diagnosis.ruled_out if (row.trace, row.phase) == (trace, phase)]
-        console.print(_labelled((row.hypothesis, sentences.ruled_out_line(row)) for row in rows))
+        console.print(_labelled(sentences.ruled_out_rows(rows)))
 
 
 def _heading(console: Console, text: str) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.decode_steps import Work, copied, eager, graphed
-from tests.kernel_names import ADD, ATTENTION, TO_BF16
+from tests.decode_steps import STEP, Work, copied, eager, graphed
+from tests.examples import low_precision_slower as low
+from tests.examples.fill_in_step import FILL
+from tests.kernel_names import ADD, ATTENTION, COPY_BF16, GEMM, TO_BF16
 from tests.stages import diagnosed
 
+from stepscope.report import Format, draw
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.kineto import Kineto
+
     from stepscope.document import Diagnosis, RuledOut
 
+BF16 = "c10::BFloat16"
 MOE = "fused_moe_kernel"
 SUSPECTS = ["MoE GEMM", "routing", "collectives", "attention", "sampling", "weight dequantisation", "host launch"]
 
@@ -23,13 +34,13 @@ def row(diagnosis: Diagnosis, hypothesis: str) -> RuledOut:
 
 def test_every_suspect_is_looked_at_in_every_phase() -> None:
     diagnosis = diagnosed(eager([[Work(ADD, 20)] * 30] * 3))
-    assert [row.hypothesis for row in diagnosis.ruled_out] == SUSPECTS
+    assert [row.hypothesis for row in diagnosis.ruled_out if row.rule is None] == SUSPECTS
     assert {row.phase for row in diagnosis.ruled_out} == {"decode"}
 
 
 def test_launching_is_no_suspect_where_it_is_a_finding() -> None:
     diagnosis = diagnosed(eager([[Work(ADD, 2)] * 100] * 3))
-    assert [row.hypothesis for row in diagnosis.ruled_out] == SUSPECTS[:-1]
+    assert [row.hypothesis for row in diagnosis.ruled_out if row.rule is None] == SUSPECTS[:-1]
 
 
 def test_what_takes_little_cannot_be_the_cause_and_what_takes_much_cannot_be_told() -> None:
@@ -121,3 +132,103 @@ def test_idle_time_is_not_told_of_an_incomplete_trace() -> None:
     assert "cannot be told" in found.reason
     assert not diagnosis.findings
     assert [said.rule for said in diagnosis.could_not_check] == ["launch-bound"]
+
+
+def rule_row(diagnosis: Diagnosis, rule: str) -> RuledOut | None:
+    return next((row for row in diagnosis.ruled_out if row.rule == rule), None)
+
+
+def test_a_rule_that_found_nothing_is_named_with_the_time_of_what_it_looked_at() -> None:
+    copies = Work(COPY_BF16, 30, "aten::copy_", [[64, 64], [64, 64], []], [BF16, BF16, "Scalar"])
+    diagnosis = diagnosed(eager([[Work(ADD, 20), Work(FILL, 10), copies] * 10] * 3))
+    found = rule_row(diagnosis, "layout-copy")
+    assert found is not None
+    assert (found.hypothesis, found.time_us_per_step) == ("layout copy", 300)
+    assert found.share_of_step == pytest.approx(0.5)
+    assert found.reason == "nothing of the kind among its copy kernels"
+
+
+def test_a_rule_whose_kernels_did_not_run_has_no_time() -> None:
+    found = rule_row(diagnosed(eager([[Work(ADD, 20)] * 30] * 3)), "fill-in-step")
+    assert found is not None
+    assert found.time_us_per_step == 0
+    assert found.reason == "no kernel of its classes ran in the step: fill, memset"
+
+
+def test_a_rule_that_looks_at_the_host_has_no_time_of_its_own() -> None:
+    found = rule_row(diagnosed(graphed([[Work(ADD, 100)] * 10] * 3)), "hidden-sync")
+    assert found is not None
+    assert found.time_us_per_step is None
+    assert found.share_of_step is None
+
+
+def test_a_rule_that_found_or_asked_something_or_judges_other_phases_is_not_named() -> None:
+    diagnosis = diagnosed(eager([[Work(FILL, 20), Work(ADD, 20)] * 30] * 3))
+    assert "fill-in-step" in {finding.rule for finding in diagnosis.findings}
+    named = {row.rule for row in diagnosis.ruled_out}
+    asked = {row.rule for row in diagnosis.could_not_check}
+    assert "fill-in-step" not in named
+    assert named.isdisjoint(asked)
+    assert "lm-head-all-tokens" not in named  # it judges no decode
+    assert {"padding", "prefill-blocks-decode", "host-gap"} <= named | asked
+
+
+def test_what_several_ranks_or_a_suspect_of_its_own_tell_is_not_named_twice() -> None:
+    named = {row.rule for row in diagnosed(eager([[Work(ADD, 20)] * 30] * 3)).ruled_out}
+    assert named.isdisjoint({"slow-collective", "rank-skew", "weight-rematerialised", "launch-bound"})
+
+
+def test_multiplications_say_how_near_they_come() -> None:
+    """25.2 MB take 5.86 µs of an H200; a good kernel 10.32, and 12.4 are 1.2 times that."""
+    product = Work(GEMM, 12.4, "aten::mm", [[1, 6144], [6144, 2048]], [BF16, BF16])
+    unknown = Work(GEMM, 37.2)
+    found = rule_row(diagnosed(eager([[product, unknown] * 10] * 3)), "gemm-below-roofline")
+    assert found is not None
+    assert found.time_us_per_step == pytest.approx(496)
+    assert (
+        found.reason == "sizes are known of 25% of it; there no call takes more than 1.2 times what a good kernel does"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reason"),
+    [
+        ("NVIDIA H200", "cannot be told: the sizes of multiplications by weights are not known"),
+        ("NVIDIA H999", "cannot be told: the rates of this GPU are not known"),
+    ],
+)
+def test_multiplications_that_cannot_be_judged_say_so(gpu: str, reason: str) -> None:
+    trace = graphed([[Work(GEMM, 30)] * 10] * 3)
+    trace.header["deviceProperties"] = [{"id": 0, "name": gpu}]
+    found = rule_row(diagnosed(trace), "gemm-below-roofline")
+    assert found is not None
+    assert found.reason == reason
+
+
+def test_the_terminal_names_what_takes_next_to_nothing_in_one_line() -> None:
+    drawing = StringIO()
+    draw(diagnosed(eager([[Work(ADD, 20)] * 30] * 3)), Format.TERMINAL, drawing)
+    text = " ".join(drawing.getvalue().split())
+    (line,) = re.findall(r"also looked for (.*?): nothing of the kind was found", text)
+    assert {"fill in step", "hidden sync", "kv pool cast", "layout copy"} <= set(line.split(", "))
+    assert "unfused elementwise 600.0 µs a step; nothing of the kind among its elementwise kernels" in text
+
+
+@pytest.mark.parametrize(
+    ("build", "us", "reason"),
+    [
+        (low.marlin_on_one_token, 140, "calls in fewer bits whose sizes are known take no longer than in 16"),
+        (low.slow_in_16_bits, 0, "no multiplication in fewer bits than 16 is known"),
+    ],
+)
+def test_kernels_in_fewer_bits_are_named_with_their_time(build: Callable[[], Kineto], us: float, reason: str) -> None:
+    found = rule_row(diagnosed(build()), "low-precision-slower")
+    assert found is not None
+    assert (found.time_us_per_step, found.reason) == (us, reason)
+
+
+def test_kernels_in_fewer_bits_of_unknown_sizes_cannot_be_told() -> None:
+    found = rule_row(diagnosed(low.steps(Work(low.MARLIN, 14.0), annotation=STEP)), "low-precision-slower")
+    assert found is not None
+    assert found.time_us_per_step == 140
+    assert "cannot be told" in found.reason

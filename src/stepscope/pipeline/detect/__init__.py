@@ -11,7 +11,7 @@ from stepscope.pipeline.detect.findings import can_predict, findings_of, in_orde
 from stepscope.pipeline.detect.ladder import ladder_of
 from stepscope.pipeline.detect.overlap import explained
 from stepscope.pipeline.detect.registry import all_rules
-from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
 from stepscope.pipeline.whatif import MOST_ERROR
 
 if TYPE_CHECKING:
@@ -29,26 +29,33 @@ class Detected:
     ladder: list[Rung]
     causes: Mapping[str, Cause]
     """What the findings are about, by rule."""
+    silent: Mapping[str, Excluded | None]
+    """The rules that found nothing and asked nothing, and what those that told say of what they looked at."""
 
 
 def detect(case: Case, trace: int) -> Detected:
     """Run the rules that judge this phase, those that look at what the others leave behind last."""
     causes: dict[str, Cause] = {}
     unchecked: list[CouldNotCheck] = []
+    silent: dict[str, Excluded | None] = {}
     for rule in all_rules():
         if case.phase not in rule.phases:
             continue
         found: Mapping[str, Cause] = dict(causes) if rule.runs_last else {}
-        for said in rule.check(case, found):
-            if isinstance(said, Unchecked):
-                unchecked.append(_unchecked(rule, trace, said))
-            else:
-                causes[rule.id] = said
+        said = list(rule.check(case, found))
+        for each in said:
+            if isinstance(each, Cause):
+                causes[rule.id] = each
+            elif isinstance(each, Unchecked):
+                unchecked.append(_unchecked(rule, trace, each))
+        excluded = [each for each in said if isinstance(each, Excluded)]
+        if len(excluded) == len(said):
+            silent[rule.id] = excluded[0] if excluded else None
     causes = explained(case, causes, {rule.id for rule in all_rules() if rule.is_general})
     if not can_predict(case):
         unchecked += [_unchecked(rule, trace, _not_reproduced(case)) for rule in all_rules() if rule.id in causes]
     findings = in_order(findings_of(case, trace, causes))
-    return Detected(findings, unchecked, ladder_of(case, trace, findings, causes), causes)
+    return Detected(findings, unchecked, ladder_of(case, trace, findings, causes), causes, silent)
 
 
 def _not_reproduced(case: Case) -> Unchecked:

@@ -77,7 +77,7 @@ def _alone(found: Across, rank: RankCalls, again: Callable[[RankCalls], Sequence
             for said in rule.check(case, causes):
                 if isinstance(said, Unchecked):
                     found.could_not_check.append(_unchecked(rule, rank.trace, said))
-                else:
+                elif isinstance(said, Cause):
                     found.findings += findings_of(case, rank.trace, {rule.id: said})
                     found.told.add((rank.trace, case.phase))
 

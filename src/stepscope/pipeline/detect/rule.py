@@ -88,7 +88,7 @@ class Unchecked:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A suspect that ranks side by side show not to be the cause."""
+    """What a rule looked at, and why it is not the cause, or that it cannot be told."""
 
     time_us_per_step: float
     share_of_step: float
@@ -142,8 +142,8 @@ class RanksCause:
 class Check(Protocol):
     """The code of a rule."""
 
-    def __call__(self, case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:
-        """Yield at most one cause, and what could not be checked.
+    def __call__(self, case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded | Unchecked]:
+        """Yield at most one cause, and what could not be checked; without a cause at most one reason for that.
 
         `found` holds, by rule, the causes of the rules that ran before; it is empty unless the rule `runs_last`.
         """
@@ -174,3 +174,5 @@ class Rule:
     """Whether it asks what would remain once the other causes are gone."""
     is_general: bool = False
     """Whether a rule that finds the same work to be something more special says more."""
+    classes: tuple[str, ...] = ()
+    """Kernel classes that it looks at; without any it looks at the host, or at steps as a whole."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from stepscope import units
 from stepscope.document import RuledOut
 from stepscope.model import match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
+from stepscope.pipeline.detect.registry import all_rules
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from stepscope.model import Weight
-    from stepscope.pipeline.detect.rule import Case
+    from stepscope.pipeline.detect.rule import Case, Excluded, Rule
 
 SMALL_SHARE = 0.1
 """What takes less than this share of the step cannot be a major cause, however slow it is."""
@@ -34,16 +37,25 @@ _BY_CLASS = {
 }
 _DEQUANTISATION = "weight dequantisation"
 _HOST = "host launch"
+_IS_A_SUSPECT = {"slow-collective", "rank-skew", "weight-rematerialised", "launch-bound"}
+"""Rules whose suspect stands here under a name of its own, or is judged by ranks side by side."""
 
 
-def rule_out(case: Case, trace: int, time_of_class: Mapping[str, float], found: Collection[str]) -> Iterator[RuledOut]:
-    """Yield every suspect of a phase that no finding names.
+def rule_out(
+    case: Case,
+    trace: int,
+    time_of_class: Mapping[str, float],
+    found: Collection[str],
+    silent: Mapping[str, Excluded | None],
+) -> Iterator[RuledOut]:
+    """Yield every suspect of a phase that no finding names, and every rule that found nothing.
 
     Args:
         case: the phase.
         trace: index of its trace.
         time_of_class: µs per step by kernel class.
         found: rules that have a finding.
+        silent: rules that found and asked nothing, and what they say.
     """
     step_us = case.measured.step_us
 
@@ -67,6 +79,22 @@ def rule_out(case: Case, trace: int, time_of_class: Mapping[str, float], found: 
         yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class, found))
     if "launch-bound" not in found:
         yield verdict(_HOST, case.measured.idle_us if case.complete else None, _host(case))
+    for rule in all_rules():
+        if rule.id in silent and rule.id not in _IS_A_SUSPECT:
+            looked_at = _looked_at(rule, silent[rule.id], time_of_class)
+            yield replace(verdict(rule.id.replace("-", " "), *looked_at), rule=rule.id)
+
+
+def _looked_at(rule: Rule, told: Excluded | None, time_of_class: Mapping[str, float]) -> tuple[float | None, str]:
+    """Return the time of what a rule looked at, where that is kernels, and what came of it."""
+    if told is not None:
+        return told.time_us_per_step, told.reason
+    if not rule.classes:
+        return None, "nothing of the kind was found"
+    ran = [name for name in rule.classes if time_of_class.get(name)]
+    if not ran:
+        return 0.0, f"no kernel of its classes ran in the step: {', '.join(rule.classes)}"
+    return sum(time_of_class[name] for name in ran), f"nothing of the kind among its {' and '.join(ran)} kernels"
 
 
 def _none_known(name: str, step_us: float, time_of_class: Mapping[str, float]) -> str:

@@ -181,4 +181,5 @@ RULE = Rule(
     needs=("GPU kernels",),
     explanation=__doc__,
     check=check,
+    classes=("fill", "memset"),
 )

@@ -42,14 +42,15 @@ from stepscope.pipeline.detect.excess import Excess, excess_of
 from stepscope.pipeline.detect.multiplications import TINY_US, Judge, blocks, is_determined
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
-from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
 from stepscope.pipeline.detect.training import is_training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.pipeline.detect.multiplications import Multiplication
 
+CLASSES = ("gemm", "moe-gemm")
 MIN_RATIO = {Bound.MEMORY: 1.4, Bound.COMPUTE: 2.0}
 """Of what a good kernel takes. Healthy GEMMs at hand take up to 1.25 times as long where bytes bound them; where
 operations do, up to 1.72 times, on a GPU whose rate was not measured."""
@@ -84,16 +85,31 @@ FIXES = (
 )
 
 
-def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find multiplications by weights that take far longer than a good kernel."""
     judge = Judge.of(case, Placement.of(case))
-    if judge is None or is_training(case.linked):
+    if is_training(case.linked):
         return
-    slow = [each for each in judge.multiplications({"gemm", "moe-gemm"}) if _is_slow(each)]
-    excess = excess_of(judge, slow, [each.good_us for each in slow])
-    if excess is None or excess.us_per_step < MIN_SHARE * float(np.median(case.measured.busy_us)):
-        return
-    yield _cause(case, excess)
+    judged = [each for each in judge.multiplications(CLASSES) if is_determined(each)] if judge else []
+    slow = [each for each in judged if _is_slow(each)]
+    excess = excess_of(judge, slow, [each.good_us for each in slow]) if judge else None
+    if excess is not None and excess.us_per_step >= MIN_SHARE * float(np.median(case.measured.busy_us)):
+        yield _cause(case, excess)
+    elif all_us := sum(group.time_us_per_step for group in case.groups if group.kernel_class in CLASSES):
+        step_us = case.measured.step_us
+        yield Excluded(all_us, all_us / step_us if step_us else 0.0, _why_not(judge, judged, all_us))
+
+
+def _why_not(judge: Judge | None, judged: Sequence[Multiplication], all_us: float) -> str:
+    """Say how near a good kernel's time the multiplications come whose sizes are known, or that it cannot be told."""
+    if judge is None:
+        return "cannot be told: the rates of this GPU are not known"
+    known_us = sum(each.worked.per_step * each.us for each in judged)
+    if not known_us:
+        return "cannot be told: the sizes of multiplications by weights are not known"
+    slowest = max((each.us / each.good_us for each in judged if each.floor_us >= TINY_US), default=1.0)
+    share, times = units.share(min(known_us / all_us, 1.0)), max(slowest, 1.0)
+    return f"sizes are known of {share} of it; there no call takes more than {times:.1f} times what a good kernel does"
 
 
 def _is_slow(found: Multiplication) -> bool:
@@ -154,4 +170,5 @@ RULE = Rule(
     explanation=__doc__,
     check=check,
     is_general=True,
+    classes=CLASSES,
 )

@@ -352,4 +352,5 @@ RULE = Rule(
     needs=("GPU kernels", "input shapes, or the launch size of a copy kernel"),
     explanation=__doc__,
     check=check,
+    classes=("cast", "copy"),
 )

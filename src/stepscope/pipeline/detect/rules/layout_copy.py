@@ -145,4 +145,5 @@ RULE = Rule(
     needs=("GPU kernels",),
     explanation=__doc__,
     check=check,
+    classes=("copy",),
 )

@@ -155,4 +155,5 @@ RULE = Rule(
     needs=("GPU kernels", "input shapes, or --model and --tp to know the LM head's size"),
     explanation=__doc__,
     check=check,
+    classes=("gemm",),
 )

@@ -40,7 +40,7 @@ from stepscope.pipeline.detect.excess import excess_of
 from stepscope.pipeline.detect.multiplications import TINY_US, Judge
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
-from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
 from stepscope.pipeline.detect.training import is_training
 
 if TYPE_CHECKING:
@@ -73,13 +73,15 @@ ASSUMPTION = (
     " reach, and 3 µs a kernel; at best what its own bits need; from the fastest to the slowest step, and 10% for the"
     " replay's error"
 )
+NONE_KNOWN = "no multiplication in fewer bits than 16 is known"
+SIZES_NOT_KNOWN = "cannot be told: not all sizes of the multiplications in fewer bits than 16 are known"
 SIZES_UNKNOWN = Unchecked(
     "whether quantised multiplications are slower in this phase than in 16 bits: their sizes are not known",
     "record with record_shapes=True; of a graph also an eager run, as --capture-trace",
 )
 
 
-def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find multiplications and attention in fewer bits that are slower than in 16."""
     judge = Judge.of(case, Placement.of(case))
     if judge is None or is_training(case.linked):
@@ -93,8 +95,14 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         return
     known = {id(group) for each in judged for group in each.worked.kernels}
     unknown = [group for group in case.groups if id(group) not in known and _is_quantised(group)]
-    if case.phase != "decode" and unknown and covered_us_per_step(case, unknown) >= NOTABLE_SHARE * busy_us:
+    unknown_us = covered_us_per_step(case, unknown) if unknown else 0.0
+    if case.phase != "decode" and unknown_us >= NOTABLE_SHARE * busy_us > 0:
         yield SIZES_UNKNOWN
+    else:
+        in_fewer = [each for each in judged if each.in_16_bits_us is not None]
+        us, step_us = unknown_us + sum(each.us * each.worked.per_step for each in in_fewer), case.measured.step_us
+        reason = "calls in fewer bits whose sizes are known take no longer than in 16" if in_fewer else NONE_KNOWN
+        yield Excluded(us, us / step_us if step_us else 0.0, SIZES_NOT_KNOWN if unknown_us else reason)
 
 
 def _is_slower(found: Multiplication) -> bool:
@@ -156,4 +164,5 @@ RULE = Rule(
     needs=("GPU kernels", "input shapes, of this trace or a --capture-trace", "a GPU whose rates are known"),
     explanation=__doc__,
     check=check,
+    classes=("gemm", "moe-gemm", "attention"),
 )

@@ -172,4 +172,5 @@ RULE = Rule(
     explanation=__doc__,
     check=check,
     is_general=True,
+    classes=("cast",),
 )

@@ -191,4 +191,5 @@ RULE = Rule(
     explanation=__doc__,
     check=check,
     check_ranks=check_ranks,
+    classes=("collective",),
 )

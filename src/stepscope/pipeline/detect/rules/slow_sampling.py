@@ -197,4 +197,5 @@ RULE = Rule(
     needs=("GPU kernels", "the batch size, from annotations or input shapes"),
     explanation=__doc__,
     check=check,
+    classes=("sampling", "reduction", "gather"),
 )

@@ -168,4 +168,5 @@ RULE = Rule(
     explanation=__doc__,
     check=check,
     is_general=True,
+    classes=("norm", "rope", "quantise", "activation", "elementwise", "cast", "reduction"),
 )

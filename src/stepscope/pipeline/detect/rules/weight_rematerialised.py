@@ -153,4 +153,5 @@ RULE = Rule(
     needs=("GPU kernels", "input shapes, or --model and --tp to know a weight by its size"),
     explanation=__doc__,
     check=check,
+    classes=("cast", "copy", "quantise", "elementwise"),
 )
