@@ -123,11 +123,12 @@ def _is_slow(found: Multiplication) -> bool:
 def _cause(case: Case, excess: Excess) -> Cause:
     largest = excess.largest
     origin = Origin.of(case, largest.worked.kernels)
-    calls, what = units.count(largest.worked.per_step), largest.tensor or largest.main.op
+    calls, what = largest.worked.per_step, largest.tensor or largest.main.op
+    noun = f"multiplication{'' if calls == 1 else 's'}"
     sign, *more = [*_signs(case, largest), ""]
     return Cause(
-        title=f"{calls} multiplications{f' ({what})' if what else ''} a step take {units.time(largest.us)} each; a good"
-        f" kernel takes {units.time(largest.good_us)}{f': {sign}' if sign else ''}",
+        title=f"{units.count(calls)} {noun} a step{f' ({what})' if what else ''} of {units.time(largest.us)}, where a"
+        f" good kernel takes {units.time(largest.good_us)}{f': {sign}' if sign else ''}",
         confidence=excess.confidence,
         notes=[*excess.notes(), *(f"{other[0].upper()}{other[1:]}." for other in more if other), *origin.notes],
         time_us_per_step=excess.us_per_step,

@@ -116,12 +116,12 @@ def _is_quantised(group: WorkGroup) -> bool:
 
 
 def _cause(case: Case, excess: Excess) -> Cause:
-    largest = excess.largest
+    largest, calls = excess.largest, excess.largest.worked.per_step
     origin = Origin.of(case, largest.worked.kernels)
     what = largest.tensor or (largest.main.op if largest.main.kernel_class in MULTIPLY else "attention")
     return Cause(
-        title=f"{units.count(largest.worked.per_step)} calls in fewer bits{f' ({what})' if what else ''} a step take"
-        f" {units.time(largest.us)} each; in 16 bits a good kernel takes {units.time(excess.good_us[0])}",
+        title=f"{units.count(calls)} call{'' if calls == 1 else 's'} in fewer bits a step{f' ({what})' if what else ''}"
+        f" of {units.time(largest.us)}, where in 16 bits a good kernel takes {units.time(excess.good_us[0])}",
         confidence=excess.confidence,
         notes=[*excess.notes(), *origin.notes],
         time_us_per_step=excess.us_per_step,
