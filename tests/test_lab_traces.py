@@ -136,5 +136,5 @@ def test_the_cast_lies_in_the_readers_line() -> None:
 def test_the_repository_carries_little() -> None:
     sizes = {path: path.stat().st_size for case in CASES for path in (TRACES / case).glob("*.gz")}
     for path, size in sizes.items():
-        assert size < (600_000 if path.name == "stacks.json.gz" else 300_000), path
-    assert sum(sizes.values()) < 12_000_000
+        assert size < (300_000 if path.name in {"graph.json.gz", "capture.json.gz"} else 800_000), path
+    assert sum(sizes.values()) < 18_000_000

@@ -64,7 +64,7 @@ def test_a_case_is_recorded_with_its_twin(recorded: Path) -> None:
 
 def test_the_traces_hold_steps_shapes_and_stacks(recorded: Path) -> None:
     folder = recorded / "fills-1x1024-pool2048"
-    assert steps(folder / "eager.json.gz") == 3
+    assert steps(folder / "eager.json.gz") == 4
     assert steps(folder / "stacks.json.gz") == 2
     with_stacks = events(folder / "stacks.json.gz")
     assert any(event["args"].get("Input Dims") for event in with_stacks if event.get("cat") == "cpu_op")
@@ -77,7 +77,7 @@ def test_the_slowdown_is_in_the_trace(recorded: Path) -> None:
         return sum(event["name"] == "aten::zeros" for event in trace)
 
     assert zeros("healthy") == 0
-    assert zeros("fills") == 3 * (3 * 2 + 2)  # steps × (two a layer, one more for its experts)
+    assert zeros("fills") == 4 * (3 * 2 + 2)  # steps × (two a layer, one more for its experts)
 
 
 def test_every_slowdown_has_cases_and_each_a_twin() -> None:

@@ -238,7 +238,8 @@ Times are medians with the 10th and the 90th percentile, by CUDA events and with
 turns in one process. *Found* are findings above info in any trace of the case: its steps, and where there are such,
 the eager steps with stacks. *Predicted without* is the what-if of the rule, *traced without* the step in the trace of
 the healthy twin; both are on the profiler's clock. *Rank* is the rule's place among the findings. An eager step is
-launch-bound by nature, and its traced time varies with the host's pace by more than most slowdowns cost. The rows of
+launch-bound by nature and goes at the host's pace, which varied by a factor of two in the course of minutes: of each
+eager case, slow or healthy, eight recordings of four steps were made in a row, and the quickest was kept. The rows of
 rules are also in `benchmarks/results/prove.json`.
 
 """.splitlines()

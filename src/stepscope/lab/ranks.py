@@ -188,7 +188,7 @@ def _mode(rank: int, group: _Group, mode: str, weights: Weights) -> dict[int | N
         files = [f"{own}/rank{each}.json.gz" for each in range(group.ranks)]
         path = Path(group.output) / _name(config, late) / files[rank]
         path.parent.mkdir(parents=True, exist_ok=True)
-        profiled(path, run, device, shapes=shapes)
+        profiled(run, device, shapes=shapes).write(path)
         traces[late][kind] = files
 
     for late, engine in engines.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +51,15 @@ def test_a_cause_within_another_is_named_as_its_part() -> None:
 def test_causes_that_share_little_stay_apart() -> None:
     built = case()
     assert set(explained(built, {"one": cause(built, "ac"), "other": cause(built, "bc")}, ())) == {"one", "other"}
+
+
+def test_only_the_steps_that_are_judged_are_compared() -> None:
+    built = replace(case(), step_indices=[1])
+    both, judged = cause(built, "b"), np.isin(built.steps.step_of_kernel, [1])
+    wide = cause(built, "ab")
+    assert wide.change
+    in_one = replace(wide, change=Change(wide.change.removed & judged))
+    assert list(explained(built, {"wide": in_one, "narrow": both}, ())) == ["wide"]
 
 
 def test_of_the_same_work_the_rule_that_is_not_general_speaks() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from stepscope import units
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from stepscope.pipeline.detect.rule import Case, Cause
@@ -29,7 +30,8 @@ def explained(case: Case, causes: Mapping[str, Cause], general: Collection[str])
         causes: by rule.
         general: rules that leave the same work to those which find something more special in it.
     """
-    work = {rule: cause.change.touched for rule, cause in causes.items() if cause.change is not None}
+    counted = np.isin(case.steps.step_of_kernel, case.step_indices)  # some rules look at no other steps
+    work = {rule: cause.change.touched & counted for rule, cause in causes.items() if cause.change is not None}
     duration = case.linked.kernels["duration_ns"].to_numpy()
     time = {rule: int(duration[rows].sum()) for rule, rows in work.items()}
     part_of: dict[str, str] = {}
