@@ -24,6 +24,7 @@ from stepscope import diagnose
 from stepscope.document import Warning_
 from stepscope.report import Format, draw, terminal
 from stepscope.report.markdown import escaped
+from stepscope.report.sentences import finding_rows
 from stepscope.report.text import printable, shown
 
 if TYPE_CHECKING:
@@ -212,3 +213,23 @@ def test_of_a_name_of_a_million_characters_both_ends_are_shown() -> None:
     assert len(text) < 5000
     assert (text[:6], text[-8:]) == ("beginx", "x\\x1b.py")
     assert shown("x" * 4000) == "x" * 4000
+
+
+LAB = Path(__file__).parents[1] / "traces"
+
+
+def rows_of(case: str) -> dict[str, str]:
+    (first, *_) = (diagnosis := diagnose([LAB / case / "graph.json.gz"])).findings
+    return dict(finding_rows(diagnosis, first))
+
+
+def test_of_several_kinds_of_calls_the_largest_are_told() -> None:
+    largest = rows_of("unfused-norms-1x1024-pool495552")["largest"].split("; ")
+    assert [part.split(" µs ")[0] for part in largest[:-1]] == ["115.8", "89.7", "75.9"]
+    assert re.fullmatch(r"and \d+ more", largest[-1])
+
+
+def test_a_wait_is_told_by_its_call() -> None:
+    rows = rows_of("hidden-sync-1x1024-pool495552")
+    assert rows["call"] == "cudaStreamSynchronize in aten::item"
+    assert "op" not in rows

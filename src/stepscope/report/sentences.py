@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Diagnosis,
         Evidence,
         Finding,
+        Group,
         KernelTime,
         Model,
         RankArrival,
@@ -33,6 +34,7 @@ NEGLIGIBLE_GAIN = 0.01
 FOLDED_SHARE = 0.01
 """Findings that neither take nor gain this fraction of the step are only named."""
 SHOWN_FRAMES = 3
+SHOWN_GROUPS = 3
 SHOWN_RANKS = 8
 KERNEL_HEADER = ("longest kernels", "time a step", "share", "efficiency")
 """Headings of `longest_kernels`."""
@@ -200,12 +202,18 @@ def finding_rows(diagnosis: Diagnosis, finding: Finding) -> Iterator[tuple[str, 
 
 
 def _measured_rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    if len(evidence.groups) > 1:
+        yield "largest", _largest_groups(evidence.groups)
     if evidence.tensor or evidence.input_shape:
         yield "tensor", _tensor(evidence)
     if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
         yield "moves", _movement(evidence)
     if evidence.ranks:
         yield "ranks", _arrivals(evidence.ranks)
+    if evidence.host_call:
+        yield "call", shown(f"{evidence.host_call} in {evidence.op}" if evidence.op else evidence.host_call)
+    elif evidence.op:
+        yield "op", shown(evidence.op)
 
 
 def ruled_out_rows(rows: Sequence[RuledOut]) -> Iterator[tuple[str, str]]:
@@ -262,10 +270,22 @@ def _cost(finding: Finding) -> str:
     return text
 
 
+def _largest_groups(groups: Sequence[Group]) -> str:
+    """Say what the largest parts of a finding take: by tensor, else by kernel."""
+    short = short_names(group.kernel for group in groups)
+    told = [
+        f"{units.time(group.time_us_per_step)} {shown(group.tensor or short[group.kernel])}"
+        f" ({units.count(group.calls_per_step)} ×)"
+        for group in groups[:SHOWN_GROUPS]
+    ]
+    more = f"; and {len(groups) - SHOWN_GROUPS} more" if len(groups) > SHOWN_GROUPS else ""
+    return f"{'; '.join(told)}{more}"
+
+
 def _tensor(evidence: Evidence) -> str:
-    shape = str(evidence.input_shape) if evidence.input_shape else None
-    types = f"{evidence.source_dtype} → {evidence.target_dtype}" if evidence.source_dtype else None
-    return ", ".join(part for part in (evidence.tensor, shape, types) if part)
+    tensor, shape = evidence.tensor, str(evidence.input_shape or "")
+    types = " → ".join(filter(None, (evidence.source_dtype, evidence.target_dtype)))
+    return ", ".join(filter(None, (tensor, shape if shape not in (tensor or "") else None, types)))
 
 
 def _arrivals(ranks: Sequence[RankArrival]) -> str:
