@@ -15,7 +15,7 @@ from stepscope import units
 from stepscope.document import PredictedChange, PredictedPhase, Prediction, Range, Spread, encodable
 from stepscope.errors import UsageError
 from stepscope.kernel_name import short_name
-from stepscope.pipeline.detect.findings import can_predict, predicted_range
+from stepscope.pipeline.detect.findings import RANGE, can_predict, predicted_range
 from stepscope.pipeline.detect.ladder import ladder
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.steps import Phase
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Floats = NDArray[np.float64]
 
-_RANGE = "from the fastest to the slowest step, and 10% for the replay's error"
-_REMOVED = f"the work is gone with the calls that launched only it, and nothing comes in its place; {_RANGE}"
-_CALLS = f"the host does not make these calls any more and goes on at once; {_RANGE}"
-_SCALED = f"the kernels take that part of their time and are launched as recorded; {_RANGE}"
-_LASTING = f"each of the kernels takes that long and is launched as recorded; {_RANGE}"
-_FUSED = f"each chain is one kernel that takes as long as its longest, launched once; {_RANGE}"
+_REMOVED = f"the work is gone with the calls that launched only it, and nothing comes in its place; {RANGE}"
+_CALLS = f"the host does not make these calls any more and goes on at once; {RANGE}"
+_SCALED = f"the kernels take that part of their time and are launched as recorded; {RANGE}"
+_LASTING = f"each of the kernels takes that long and is launched as recorded; {RANGE}"
+_FUSED = f"each chain is one kernel that takes as long as its longest, launched once; {RANGE}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def cause(case: Case, kernel: str | None = None, *, launches_free: bool = False,
         change=Change(np.array(names == kernel), launches_free=launches_free),
         assumption="it is gone",
         control="take it out",
-        fix=(Fix(what="take it out", kind="code"),),
+        fixes=(Fix(what="take it out", kind="code"),),
     )
 
 

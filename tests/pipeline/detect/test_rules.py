@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import getsource
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ from stepscope.pipeline.detect.rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
 
     from stepscope.document import Diagnosis
 
@@ -42,6 +45,7 @@ CONTRACT = {
     *("gemm-below-roofline", "low-precision-slower", "slow-collective", "rank-skew", "padding"),
     "prefill-blocks-decode",
 }
+MEDIAN_LINES, MOST_LINES = 120, 200
 PHASES = {"decode", "prefill", "mixed", "warm-up", "unknown"}
 
 
@@ -51,6 +55,10 @@ def examples(rule: Rule, kind: str) -> list[Callable[[], Built]]:
     return found
 
 
+def module_of(rule: Rule) -> ModuleType:
+    return import_module(f"stepscope.pipeline.detect.rules.{rule.id.replace('-', '_')}")
+
+
 def complaints(rule: Rule) -> Iterator[str]:
     """Say what a rule lacks before it may be added."""
     sections = re.findall(r"^## (.+)\n+(?=\S)(?!## )", rule.explanation, re.MULTILINE)
@@ -58,6 +66,8 @@ def complaints(rule: Rule) -> Iterator[str]:
         yield f"{rule.id}: its explanation has the sections {sections}, each with text, not {SECTIONS}"
     if rule.explanation.strip().startswith("## "):
         yield f"{rule.id}: its explanation does not begin with a sentence that says what is wrong"
+    if not rule.fixes:
+        yield f"{rule.id}: its explanation says no fix"
     if rule.id not in CONTRACT:
         yield f"{rule.id}: its id is not one that others rely on"
     if not rule.title or not rule.needs or not rule.phases or not PHASES.issuperset(rule.phases):
@@ -82,9 +92,15 @@ def test_a_rule_is_documented_and_has_examples(rule: Rule) -> None:
 
 def test_a_rule_lies_in_a_file_of_its_name() -> None:
     for rule in all_rules():
-        module = import_module(f"stepscope.pipeline.detect.rules.{rule.id.replace('-', '_')}")
+        module = module_of(rule)
         assert module.RULE is rule
         assert module.__doc__ == rule.explanation
+
+
+def test_a_rule_is_read_in_one_go() -> None:
+    lengths = {rule.id: len(getsource(module_of(rule)).splitlines()) for rule in all_rules()}
+    assert median(lengths.values()) <= MEDIAN_LINES, "what has a subject of its own goes to a module beside rules/"
+    assert {rule: lines for rule, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
 def test_the_first_three_rules_are_there() -> None:
@@ -93,18 +109,12 @@ def test_the_first_three_rules_are_there() -> None:
 
 def test_a_rule_without_documentation_or_examples_is_refused() -> None:
     known = all_rules()[0]
-    bare = Rule("slow-thing", "", (), (), "Something is slow.", known.check)
-    assert len(list(complaints(bare))) == 5
-    emptied = Rule(
-        known.id,
-        known.title,
-        known.phases,
-        known.needs,
-        re.sub(r"(## Control\n)[^#]*", r"\1", known.explanation),
-        known.check,
-    )
-    assert len(list(complaints(emptied))) == 1
-    unheard = Rule("slow-thing", known.title, known.phases, known.needs, known.explanation, known.check)
+    bare = Rule("slow-thing", "Something is slow.", known.check, needs=())
+    assert len(list(complaints(bare))) == 6
+    for section, missing in ((r"(## Control\n)[^#]*", 1), (r"(## Fixes\n)(?s:.*)", 2)):
+        emptied = Rule(known.id, re.sub(section, r"\1", known.explanation), known.check, known.needs)
+        assert len(list(complaints(emptied))) == missing
+    unheard = Rule("slow-thing", known.explanation, known.check, known.needs)
     assert len(list(complaints(unheard))) == 3
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope import units
 from stepscope.document import CouldNotCheck, Finding
+from stepscope.pipeline.detect.checked import checked
 from stepscope.pipeline.detect.findings import can_predict, findings_of, in_order
 from stepscope.pipeline.detect.ladder import ladder_of
 from stepscope.pipeline.detect.overlap import explained
@@ -42,7 +43,7 @@ def detect(case: Case, trace: int) -> Detected:
         if case.phase not in rule.phases:
             continue
         found: Mapping[str, Cause] = dict(causes) if rule.runs_last else {}
-        said = list(rule.check(case, found))
+        said = list(checked(rule, case, found))
         for each in said:
             if isinstance(each, Cause):
                 causes[rule.id] = each

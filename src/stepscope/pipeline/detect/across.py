@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope import units
 from stepscope.document import CouldNotCheck, Finding, RuledOut
+from stepscope.pipeline.detect.checked import checked, checked_ranks
 from stepscope.pipeline.detect.findings import finding_across, findings_of
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, RanksCase, RanksCause, Rule, Unchecked
@@ -74,7 +75,7 @@ def _alone(found: Across, rank: RankCalls, again: Callable[[RankCalls], Sequence
         return
     for case, causes in again(rank):
         for rule in (rule for rule in all_rules() if rule.check_ranks and case.phase in rule.phases):
-            for said in rule.check(case, causes):
+            for said in checked(rule, case, causes):
                 if isinstance(said, Unchecked):
                     found.could_not_check.append(_unchecked(rule, rank.trace, said))
                 elif isinstance(said, Cause):
@@ -97,7 +98,7 @@ def _side_by_side(found: Across, group: Together, again: Callable[[RankCalls], S
         if not calls.step.size or not any(again_at_hand):
             continue
         ranks = RanksCase(phase, calls, Skew.of(calls), step_us, partial(_case_of, judged, phase))
-        for rule in (rule for rule in all_rules() if rule.check_ranks and phase in rule.phases):
+        for rule in (rule for rule in all_rules() if phase in rule.phases):
             _take(found, rule, ranks, judged)
 
 
@@ -106,8 +107,7 @@ def _case_of(judged: Callable[[int, Phase], Judged], phase: Phase, member: int) 
 
 
 def _take(found: Across, rule: Rule, ranks: RanksCase, judged: Callable[[int, Phase], Judged]) -> None:
-    assert rule.check_ranks is not None  # noqa: S101 -- the caller checked
-    for said in rule.check_ranks(ranks):
+    for said in checked_ranks(rule, ranks):
         if isinstance(said, RanksCause):
             case, causes = judged(said.member, ranks.phase)
             found.findings.append(finding_across(case, rule.id, said.cause, causes))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.cost import Transfer
-    from stepscope.pipeline.detect.origin import Origin
     from stepscope.pipeline.detect.rule import Case
 
 INSTRUCTION_BOUND = 0.5
@@ -38,13 +37,12 @@ class Casts:
     shape: Sequence[int] | None
 
 
-def cast_evidence(case: Case, casts: Casts, origin: Origin) -> Evidence:
+def cast_evidence(case: Case, casts: Casts) -> Evidence:
     """Return the evidence of casts."""
     largest, transfer = casts.groups[0], casts.transfer
     rate = transfer.achieved_gb_per_s(largest.us_per_call)
     peak = case.gpu.memory_gb_per_s if case.gpu else None
     measured = case.gpu.memory_measured_gb_per_s if case.gpu else None
-    known = origin.statement is not None and len(origin.statement.lines) == 1
     return Evidence(
         op=largest.op,
         kernel=largest.kernel,
@@ -69,11 +67,6 @@ def cast_evidence(case: Case, casts: Casts, origin: Origin) -> Evidence:
             )
             for group, tensor in zip(casts.groups, casts.tensors, strict=True)
         ],
-        modules=origin.modules,
-        layers=origin.layers,
-        frames=origin.frames,
-        statement=origin.statement.text if origin.statement and known else None,
-        statement_at=origin.where if known else None,
     )
 
 

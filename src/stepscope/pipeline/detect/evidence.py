@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from stepscope.document import Evidence, Group
 
 if TYPE_CHECKING:
@@ -17,11 +19,10 @@ MOST_GROUPS = 32
 """More parts of a finding than that are not read."""
 
 
-def work_evidence(placement: Placement, rows: NDArray[np.bool_], origin: Origin) -> Evidence:
+def work_evidence(placement: Placement, rows: NDArray[np.bool_]) -> Evidence:
     """Return the evidence of some kernels, shape [kernels]; the single fields are of the largest group."""
     groups = placement.groups_of(rows)
     largest = groups[0]
-    known = origin.statement is not None and len(origin.statement.lines) == 1
     return Evidence(
         op=largest.op,
         kernel=largest.kernel,
@@ -37,6 +38,14 @@ def work_evidence(placement: Placement, rows: NDArray[np.bool_], origin: Origin)
             )
             for group in groups[:MOST_GROUPS]
         ],
+    )
+
+
+def with_origin(evidence: Evidence, origin: Origin) -> Evidence:
+    """Add where the work comes from; a statement only where it is certain."""
+    known = origin.statement is not None and len(origin.statement.lines) == 1
+    return replace(
+        evidence,
         modules=origin.modules,
         layers=origin.layers,
         frames=origin.frames,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.pipeline.detect.multiplications import Judge, Multiplication
-    from stepscope.pipeline.detect.origin import Origin
     from stepscope.pipeline.detect.rule import Case
 
 
@@ -76,14 +75,13 @@ class Excess:
         touched: NDArray[np.bool_] = lasting < recorded
         return Change.lasting(touched, lasting, recorded)
 
-    def evidence(self, case: Case, origin: Origin) -> Evidence:
+    def evidence(self, case: Case) -> Evidence:
         """Return what was seen; the single fields are of the largest."""
         largest, gpu = self.largest, case.gpu
         call_us, work, gemm = largest.us, largest.work, largest.gemm
         by_bytes = largest.bound is not Bound.COMPUTE
         rate = work.bytes / call_us / 1e3
         peak, measured = (gpu.memory_gb_per_s, gpu.memory_measured_gb_per_s) if gpu and by_bytes else (None, None)
-        known = origin.statement is not None and len(origin.statement.lines) == 1
         return Evidence(
             op=largest.main.op,
             kernel=largest.main.kernel,
@@ -109,11 +107,6 @@ class Excess:
                 for each in self.slow
                 for group in each.worked.kernels
             ][:MOST_GROUPS],
-            modules=origin.modules,
-            layers=origin.layers,
-            frames=origin.frames,
-            statement=origin.statement.text if origin.statement and known else None,
-            statement_at=origin.where if known else None,
         )
 
     def notes(self) -> Iterator[str]:

@@ -14,6 +14,8 @@ from stepscope.pipeline.cost.ops import as_gemm, call_of
 from stepscope.pipeline.cost.rank import ACTIVATION_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from stepscope.model import Experts
@@ -52,6 +54,14 @@ class Padding(NamedTuple):
         if self.experts is None:
             return 1.0
         return expected_experts(self.experts.routed, self.experts.per_token, rows) / self.experts.routed
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the padding means for the experts."""
+        if self.experts is None:
+            return
+        routed = self.experts.routed
+        hit, needed = (round(self.hit(rows) * routed) for rows in (self.rows, self.live))
+        yield f"Routed at random, {self.rows:,} rows hit {hit} of {routed} experts, the live {needed}."
 
 
 def live_only(case: Case, placement: Placement, padding: Padding) -> Floats:

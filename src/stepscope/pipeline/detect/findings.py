@@ -27,6 +27,8 @@ MINOR_GAIN = 0.02
 REPLAY_ERROR = 0.10
 """How far the replay may miss: on the recorded pairs with and without the pool cast it misses by 1.4% and 8.7%."""
 _BY_SHARE = "Its gain is not predicted: the replay does not reproduce the steps. It is judged by its time alone."
+RANGE = "from the fastest to the slowest step, and 10% for the replay's error"
+"""How wide a prediction is, for people."""
 _RANKS_ALIKE = "; the other ranks change alike, so that collectives take what they took"
 HIDING_GAIN = 0.05
 """A cause hides another if the other gains at least this much more of the step once it is gone."""
@@ -112,7 +114,7 @@ def _finding(case: Case, trace: int | None, rule: str, cause: Cause, replays: _R
         evidence=cause.evidence,
         what_if=what_if,
         control=cause.control,
-        fix=[replace(fix, expected_step_us=what_if.step_us.expected if what_if else None) for fix in cause.fix],
+        fix=[replace(fix, expected_step_us=what_if.step_us.expected if what_if else None) for fix in cause.fixes or ()],
     )
 
 
@@ -142,7 +144,7 @@ def _what_if(case: Case, rule: str, cause: Cause, replays: _Replays) -> WhatIf:
         gain_fraction_others_fixed=gain_then / today if today else 0.0,
         step_us_others_fixed=together.step_us,
         hidden_by=hiding,
-        assumption=cause.assumption + (_RANKS_ALIKE if _lasts_with_ranks(case, cause) else ""),
+        assumption=f"{cause.assumption}; {RANGE}{_RANKS_ALIKE if _lasts_with_ranks(case, cause) else ''}",
     )
 
 

@@ -8,10 +8,17 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.link import NONE, parents
-from stepscope.pipeline.whatif import Change, time_of
+from stepscope.pipeline.whatif import Change, host_time, only_launched, time_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stepscope.pipeline.link import Linked
+
+
+def gone_with_ops(linked: Linked, rows: NDArray[np.bool_]) -> Change:
+    """Return the change that takes GPU work out, shape [kernels], its launches, and the ops that did nothing else."""
+    return with_ops_gone(linked, Change(rows, host_gone=host_time(linked, only_launched(linked, rows))))
 
 
 def with_ops_gone(linked: Linked, change: Change) -> Change:

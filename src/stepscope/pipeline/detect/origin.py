@@ -100,6 +100,11 @@ class Origin:
             yield Unchecked(f"which statement it comes from: {self.found.why}", self.found.remedy)
 
 
+def your_line(frames: Sequence[Frame]) -> str | None:
+    """Return the `file:line` of the innermost function of your code."""
+    return next((f"{frame.file}:{frame.line}" for frame in reversed(frames) if frame.yours), None)
+
+
 def functions_during(case: Case, thread: int, start: int, end: int) -> list[Frame]:
     """Return the Python functions that a thread was in for most of an interval, outermost first."""
     frames = case.linked.trace.frames.filter(pl.col("thread") == thread)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.dtypes import torch_name
+from stepscope import units
+from stepscope.document import Confidence
+from stepscope.dtypes import item_bytes, torch_name
 from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.neighbours import next_on_stream
@@ -18,7 +20,7 @@ from stepscope.pipeline.link import NONE
 from stepscope.pipeline.whatif import chains
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
     from numpy.typing import NDArray
@@ -88,6 +90,33 @@ class Rebuilt:
         rows = sure | before_gemms(case, placement, placement.where(lambda group: id(group) in parts))
         found = placement.groups_of(rows)
         return cls(rows, [Part(group.only(rows), parts[id(group)].weight) for group in found])
+
+    @property
+    def confidence(self) -> Confidence:
+        """How sure it is that the largest part is of a weight."""
+        if self.parts[0].weight is None:
+            return Confidence.LOW
+        return Confidence.HIGH if self.parts[0].is_sure else Confidence.MEDIUM
+
+    @property
+    def written_bytes_per_step(self) -> int:
+        """What is made of stored weights in a step, where its types are known."""
+        made = [(part.group.calls_per_step, part.transfer) for part in self.parts if part.makes]
+        return round(
+            sum(calls * moved.elements * item_bytes(moved.target_dtype) for calls, moved in made if moved is not None)
+        )
+
+    def notes(self) -> Iterator[str]:
+        """Yield what part of it only scales, and how the weights are known."""
+        makes = [part for part in self.parts if part.makes]
+        scales_us = sum(part.group.time_us_per_step for part in self.parts if not part.makes)
+        if scales_us:
+            scaled = f"{units.time(scales_us)} a step of it multiply what was converted by its scales"
+            yield f"{scaled}, or change it otherwise."
+        if any(part.weight is None for part in makes):
+            yield "That a kernel dequantises weights is read off its name, and off the GEMM that follows it."
+        elif not all(part.is_sure for part in makes):
+            yield "Which weights they are is read off the launches' sizes, and off the GEMMs that follow them."
 
 
 def may_be_weights(case: Case, placement: Placement) -> Bools:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Return all rules by id, those that run last at the end."""
+    """Return all rules by id, those that run last at the end.
+
+    Raises:
+        UsageError: Python runs without docstrings, which the rules' explanations are.
+    """
+    if sys.flags.optimize > 1:
+        raise UsageError("the rules are told by docstrings, which Python leaves out with -OO: run it without")
     names = sorted(module.name for module in pkgutil.iter_modules(rules_package.__path__))
     rules = [import_module(f"{rules_package.__name__}.{name}").RULE for name in names]
     return tuple(sorted(rules, key=lambda rule: (rule.runs_last, rule.id)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+from stepscope.pipeline.detect.explanation import control_of, fixes_of, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from stepscope.hardware import Gpu
     from stepscope.model import Deployment
     from stepscope.pipeline.attribute import WorkGroup
+    from stepscope.pipeline.detect.origin import Origin
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.ranks import Skew, Together
     from stepscope.pipeline.steps import Phase, Step, Steps
@@ -53,6 +56,11 @@ class Case:
     alone: bool = True
     """Whether no other rank's trace is at hand, so that what several tell is asked of this one."""
 
+    @property
+    def busy_us(self) -> float:
+        """How long the GPU works in the median step."""
+        return float(np.median(self.measured.busy_us))
+
     def unprofiled_us(self, change: Change | None = None) -> float | None:
         """Return the median step, after a change, as it would be without the profiler; None where that is not known."""
         if self.profiler is None or (taken_out := self.profiler.taken_out(change)) is None:
@@ -73,9 +81,14 @@ class Cause:
     """None: it does not recur in every step, so that no step is predicted without it."""
     change_at_best: Change | None = None
     """The change at its best, which the fastest predicted step is of; None: `change` is all that can be had."""
-    assumption: str
-    control: str
-    fix: Sequence[Fix] = field(default=())
+    assumption: str = ""
+    """What the change takes for granted; nothing without one."""
+    origin: Origin | None = None
+    """Where the work comes from, which `checked` adds to the evidence, the notes and the fixes in code."""
+    fixes: Sequence[Fix] | None = None
+    """Those that help here; None: all of the rule's."""
+    control: str = ""
+    """The rule's, which `checked` adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +174,12 @@ class Rule:
     """One kind of waste; a file in `rules/` defines one as `RULE`, and its docstring is the explanation."""
 
     id: str
-    title: str
-    phases: tuple[str, ...]
-    """The phases it judges."""
-    needs: tuple[str, ...]
-    """What a trace must hold."""
     explanation: str
     check: Check
+    needs: tuple[str, ...]
+    """What a trace must hold."""
+    phases: tuple[str, ...] = ("decode", "prefill", "mixed", "unknown")
+    """The phases it judges."""
     check_ranks: CheckRanks | None = None
     """How it looks at several ranks. Where they are at hand, `check` yields nothing (`Case.alone`)."""
     runs_last: bool = False
@@ -176,3 +188,18 @@ class Rule:
     """Whether a rule that finds the same work to be something more special says more."""
     classes: tuple[str, ...] = ()
     """Kernel classes that it looks at; without any it looks at the host, or at steps as a whole."""
+
+    @property
+    def title(self) -> str:
+        """What is wrong, in a sentence."""
+        return title_of(self.explanation)
+
+    @property
+    def control(self) -> str:
+        """The experiment that would disprove a finding."""
+        return control_of(self.explanation)
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """What can be done about it."""
+        return fixes_of(self.explanation)

@@ -21,21 +21,20 @@ Time this multiplication alone, on the same shape and type, with another kernel 
 vendor's GEMV, another tile), its weight not in the L2 cache. If none is faster, it is as fast as it gets.
 
 ## Fixes
-Tune the kernel for the shape (vLLM and SGLang: the fused MoE's tuning scripts, and a folder of configs; on ROCm
-PYTORCH_TUNABLEOP_ENABLED=1), or choose another backend for it. In code, have more bytes in flight: split K over more
-blocks, use narrower tiles, or longer pieces of K and more stages; do not split where adding up costs more than it
-saves; pad odd sizes to a multiple of 8.
+- configuration: Tune the kernel for this shape, or choose another backend for it (SGLang: `--moe-runner-backend`, and
+  `tuning_fused_moe_triton.py`; vLLM: `benchmark_moe.py --tune` with `VLLM_TUNED_CONFIG_FOLDER`; torch.compile:
+  `mode=max-autotune`; ROCm: `PYTORCH_TUNABLEOP_ENABLED=1`).
+- code: Give it more to read at a time: more blocks (narrower tiles, or K split over them where adding up is cheap), or
+  longer pieces of K and more stages; pad sizes to a multiple of 8.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Fix
 from stepscope.pipeline.cost import Bound
 from stepscope.pipeline.detect.device import multiprocessors
 from stepscope.pipeline.detect.excess import Excess, excess_of
@@ -43,6 +42,7 @@ from stepscope.pipeline.detect.multiplications import TINY_US, Judge, blocks, is
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
+from stepscope.pipeline.detect.slow_signs import slow_signs
 from stepscope.pipeline.detect.training import is_training
 
 if TYPE_CHECKING:
@@ -56,32 +56,10 @@ MIN_RATIO = {Bound.MEMORY: 1.4, Bound.COMPUTE: 2.0}
 operations do, up to 1.72 times, on a GPU whose rate was not measured."""
 MIN_SHARE = 0.01
 """What the excess must take of the GPU's time in a step."""
-FEW_BLOCKS = 1.5
-"""So many blocks a multiprocessor are too few to hide the memory's latency (onnxruntime#32382: 1.1 reach 16%, 3.4 reach
-42%, 219 reach 95%)."""
-ALIGNED = 8
-"""Rows of 16-bit values that are no multiple of 16 bytes are read in smaller pieces."""
 
-CONTROL = (
-    "Time this multiplication alone, on the same shape and type, with another kernel (torch.compile's max-autotune, a"
-    " vendor's GEMV, another tile), its weight not in the L2 cache. If none is faster, it is as fast as it gets."
-)
 ASSUMPTION = (
     "each call takes what its bytes or operations take at the rate that good kernels reach, and 3 µs a kernel; at best"
-    " at the GPU's whole rate; from the fastest to the slowest step, and 10% for the replay's error"
-)
-FIXES = (
-    Fix(
-        what="Tune the kernel for this shape, or choose another backend for it (SGLang: --moe-runner-backend, and"
-        " tuning_fused_moe_triton.py; vLLM: benchmark_moe.py --tune with VLLM_TUNED_CONFIG_FOLDER; torch.compile:"
-        " mode=max-autotune; ROCm: PYTORCH_TUNABLEOP_ENABLED=1)",
-        kind="configuration",
-    ),
-    Fix(
-        what="Give it more to read at a time: more blocks (narrower tiles, or K split over them where adding up is"
-        " cheap), or longer pieces of K and more stages; pad sizes to a multiple of 8",
-        kind="code",
-    ),
+    " at the GPU's whole rate"
 )
 
 
@@ -93,7 +71,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded |
     judged = [each for each in judge.multiplications(CLASSES) if is_determined(each)] if judge else []
     slow = [each for each in judged if _is_slow(each)]
     excess = excess_of(judge, slow, [each.good_us for each in slow]) if judge else None
-    if excess is not None and excess.us_per_step >= MIN_SHARE * float(np.median(case.measured.busy_us)):
+    if excess is not None and excess.us_per_step >= MIN_SHARE * case.busy_us:
         yield _cause(case, excess)
     elif all_us := sum(group.time_us_per_step for group in case.groups if group.kernel_class in CLASSES):
         step_us = case.measured.step_us
@@ -122,54 +100,30 @@ def _is_slow(found: Multiplication) -> bool:
 
 def _cause(case: Case, excess: Excess) -> Cause:
     largest = excess.largest
-    origin = Origin.of(case, largest.worked.kernels)
     calls, what = largest.worked.per_step, largest.tensor or largest.main.op
     noun = f"multiplication{'' if calls == 1 else 's'}"
-    sign, *more = [*_signs(case, largest), ""]
+    sign, *more = [*slow_signs(case.linked.trace, largest), ""]
     return Cause(
         title=f"{units.count(calls)} {noun} a step{f' ({what})' if what else ''} of {units.time(largest.us)}, where a"
         f" good kernel takes {units.time(largest.good_us)}{f': {sign}' if sign else ''}",
         confidence=excess.confidence,
-        notes=[*excess.notes(), *(f"{other[0].upper()}{other[1:]}." for other in more if other), *origin.notes],
+        notes=[*excess.notes(), *(f"{other[0].upper()}{other[1:]}." for other in more if other)],
         time_us_per_step=excess.us_per_step,
         evidence=replace(
-            excess.evidence(case, origin),
-            blocks=blocks(largest),
-            multiprocessors=multiprocessors(case.linked.trace),
+            excess.evidence(case), blocks=blocks(largest), multiprocessors=multiprocessors(case.linked.trace)
         ),
         change=excess.change(case),
         change_at_best=excess.change_at_best(case),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=[FIXES[0], replace(FIXES[1], where=origin.where)],
+        origin=Origin.of(case, largest.worked.kernels),
     )
 
 
-def _signs(case: Case, found: Multiplication) -> Iterator[str]:
-    """Yield what tells why it is slow."""
-    count, processors = blocks(found), multiprocessors(case.linked.trace)
-    if count and processors and count <= FEW_BLOCKS * processors and count != processors:
-        yield f"its grid of {count:,} blocks starves {processors} multiprocessors"
-    added_us = sum(group.time_us_per_step for group in found.worked.kernels if _adds_up(group.kernel))
-    if 2 * added_us > sum(group.time_us_per_step for group in found.worked.kernels):
-        yield "adding up the parts of K takes longer than multiplying"
-    odd = [size for size in (found.gemm.n, found.gemm.k) if size % ALIGNED] if found.gemm else []
-    if odd:
-        yield f"{odd[0]:,} is no multiple of {ALIGNED}, so that rows are read in small pieces"
-
-
-def _adds_up(kernel: str) -> bool:
-    name = kernel.lower()
-    return "reduce" in name and "split" in name
-
-
 RULE = Rule(
-    id="gemm-below-roofline",
-    title="Matrix multiplications take far longer than their bytes or operations need",
-    phases=("decode", "prefill", "mixed", "unknown"),
+    "gemm-below-roofline",
+    __doc__,
+    check,
     needs=("GPU kernels", "input shapes, of this trace or a --capture-trace", "a GPU whose rates are known"),
-    explanation=__doc__,
-    check=check,
     is_general=True,
     classes=CLASSES,
 )

@@ -15,13 +15,15 @@ A wait while the GPU has more work queued: however long, nothing is lost. One re
 which a server without overlapped scheduling needs. A copy that waits while the GPU has nothing to do anyway.
 
 ## Control
-Remove the one call that takes most of the time (replace the number by the constant that it is in this run) and measure
-without the profiler. If the step does not change, the GPU had work all along.
+Put a constant in the place of the number that is read, or leave the copy out, at the call that takes most, and measure
+without the profiler; if the step does not get shorter, the GPU had work all along.
 
 ## Fixes
-Keep the lengths on the host too and never read them back; send from pinned memory with `non_blocking=True`; give
-`repeat_interleave` its `output_size`; replace boolean indexing by `torch.where`. SGLang and vLLM: overlapped scheduling
-hides what is left.
+- code: Build the tensor in pinned memory and send it with `non_blocking=True`, or keep it on the GPU.
+- code: Give the result a size that does not depend on the data (`output_size=` of `repeat_interleave`, `torch.where` in
+  place of boolean indexing, a padded buffer).
+- code: Keep the number on the host too, or use it where it is, on the GPU; read it once a step at most (overlapped
+  scheduling hides that).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ import numpy as np
 import polars as pl
 
 from stepscope import units
-from stepscope.document import Confidence, Evidence, Fix, Group
+from stepscope.document import Confidence, Evidence, Group
+from stepscope.pipeline.detect.explanation import fixes_of
 from stepscope.pipeline.detect.idle import Idle, per_step
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
@@ -46,19 +49,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.document import Fix
+
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
+PINNED, SIZED, KEPT_ON_HOST = fixes_of(__doc__)
 MIN_SHARE = 0.01
 """Less idle time than this after waits, or less to gain, is not worth a reader's time."""
 
-CONTROL = (
-    "Put a constant in the place of the number that is read, or leave the copy out, at the call that takes most, and"
-    " measure without the profiler; if the step does not get shorter, the GPU had work all along."
-)
 ASSUMPTION = (
     "the host does not wait there: it knows the numbers, and sends from pinned memory; the other launches stay as"
-    " recorded, profiler overhead included; from the fastest to the slowest step, and 10% for the replay's error"
+    " recorded, profiler overhead included"
 )
 NO_STACKS = Unchecked(
     "which line of code waits: no Python stacks around it", "record with with_stack=True; then --source DIR"
@@ -87,13 +89,12 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     origin = Origin.at(case, None if op == NONE else (case.linked.trace, op), syncs.row[largest : largest + 1])
     if origin.stack is None:
         yield NO_STACKS
-    known = origin.statement is not None and len(origin.statement.lines) == 1
     calls = per_step(syncs.step[counted], np.ones(int(counted.sum()), dtype=np.int64), steps)
     wait_us = per_step(syncs.step[hidden], wait_ns[hidden], steps) / 1e3
     yield Cause(
         title=f"The GPU is idle for {units.time(idle_us)} a step after {_waits(calls)} that the host need not make",
         confidence=Confidence.HIGH if op != NONE and syncs.is_upload[largest] else Confidence.MEDIUM,
-        notes=[*_notes(syncs, hidden, wait_us), *origin.notes],
+        notes=list(_notes(syncs, hidden, wait_us)),
         time_us_per_step=idle_us,
         evidence=Evidence(
             op=str(syncs.op_name[largest]) or None,
@@ -102,16 +103,11 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
             calls_per_step=groups[0].calls_per_step,
             wait_us_per_step=wait_us,
             groups=groups,
-            modules=origin.modules,
-            layers=origin.layers,
-            frames=origin.frames,
-            statement=origin.statement.text if origin.statement and known else None,
-            statement_at=origin.where if known else None,
         ),
         change=change,
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=list(_fixes(syncs, hidden, origin)),
+        origin=origin,
+        fixes=list(_fixes(syncs, hidden)),
     )
 
 
@@ -166,32 +162,13 @@ def _notes(syncs: Syncs, hidden: Bools, wait_us: float) -> Iterator[str]:
         yield "One wait a step is taken to be for the token, which the host needs; it is not counted."
 
 
-def _fixes(syncs: Syncs, hidden: Bools, origin: Origin) -> Iterator[Fix]:
+def _fixes(syncs: Syncs, hidden: Bools) -> Iterator[Fix]:
     if syncs.is_upload[hidden].any():
-        yield Fix(
-            what="Build the tensor in pinned memory and send it with non_blocking=True, or keep it on the GPU",
-            kind="code",
-            where=origin.where,
-        )
+        yield PINNED
     if np.isin(syncs.op_name[hidden], SIZED_BY_DATA).any():
-        yield Fix(
-            what="Give the result a size that does not depend on the data (output_size=, torch.where, a padded buffer)",
-            kind="code",
-            where=origin.where,
-        )
+        yield SIZED
     if (hidden & ~syncs.is_upload & ~np.isin(syncs.op_name, SIZED_BY_DATA)).any():
-        yield Fix(
-            what="Keep the number on the host too, or use it where it is, on the GPU; read it once a step at most",
-            kind="code",
-            where=origin.where,
-        )
+        yield KEPT_ON_HOST
 
 
-RULE = Rule(
-    id="hidden-sync",
-    title="The host waits for the GPU where it need not, and the GPU is idle afterwards",
-    phases=("decode", "prefill", "mixed", "unknown"),
-    needs=("GPU kernels", "launches on the host", "several steps"),
-    explanation=__doc__,
-    check=check,
-)
+RULE = Rule("hidden-sync", __doc__, check, needs=("GPU kernels", "launches on the host", "several steps"))

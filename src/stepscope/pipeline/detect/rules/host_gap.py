@@ -14,13 +14,14 @@ A server without requests: the gap is as long as nobody asks. It stands where a 
 sleep. The launch of a graph, which the profiler makes several ms long. A step whose next one was launched in time.
 
 ## Control
-Repeat the same step with what was prepared once (the same tables, no rebuilding), without the profiler. If the step's
-time does not fall by the gap, the host was not what it waited for.
+Run the same step again with what was prepared once (the same tables, no rebuilding), and measure without the profiler.
+If the step does not get shorter by the gap, it waited for something else.
 
 ## Fixes
-Overlapped scheduling, where it is off (SGLang: without `--disable-overlap-schedule`; vLLM: `--async-scheduling`). In
-code: build tables as wide as the live requests need, in numpy or on the GPU; keep them and change what changed; send
-from pinned memory.
+- configuration: Let the scheduler prepare the next step while the GPU runs this one (SGLang: drop
+  `--disable-overlap-schedule`; vLLM: `--async-scheduling`). Needs a restart.
+- code: Prepare only what the live requests need, in numpy or on the GPU, keep what does not change, and send it from
+  pinned memory.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Confidence, Evidence, Fix, Frame
+from stepscope.document import Confidence, Evidence, Frame
 from stepscope.pipeline.detect.between import Between
 from stepscope.pipeline.detect.driver_calls import driver_calls
+from stepscope.pipeline.detect.explanation import fixes_of
 from stepscope.pipeline.detect.idle import Idle, per_step
-from stepscope.pipeline.detect.origin import functions_during
+from stepscope.pipeline.detect.origin import functions_during, your_line
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.whatif import Change
 
@@ -51,6 +54,7 @@ MIN_SHARE = 0.10
 """Some work between steps is normal: a step of which a reported engine spent 7.6% so was called healthy."""
 MIN_US = 100.0
 """Nor below this: a scheduler takes as long to hand out a step."""
+OVERLAP, PREPARE_LESS = fixes_of(__doc__)
 REQUESTS_RUN = {"decode", "mixed"}
 """Phases in which the next step is due at once: what decodes is not done."""
 MIN_WORK = 0.5
@@ -60,20 +64,9 @@ MOST_PAUSE = 0.5
 LARGE_BYTES = 64 << 10
 """A smaller upload is of a few numbers for each request."""
 
-CONTROL = (
-    "Run the same step again with what was prepared once, and measure without the profiler; if the step does not get"
-    " shorter by the gap, it waited for something else."
-)
 ASSUMPTION = (
     "the host needs no time between the steps: what it prepares is ready before (overlapped, kept, or as small as the"
-    " live requests), and it does not wait for the token; launches cost what they cost; from the fastest to the slowest"
-    " step, and 10% for the replay's error"
-)
-SERVER_FIX = Fix(
-    what="Let the scheduler prepare the next step while the GPU runs this one (SGLang: drop"
-    " --disable-overlap-schedule; vLLM: --async-scheduling)",
-    kind="configuration",
-    needs="a restart",
+    " live requests), and it does not wait for the token; launches cost what they cost"
 )
 
 
@@ -101,8 +94,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         case, int(between.thread[longest]), int(between.done[longest]), int(between.host_end[longest])
     )
     evidence = _evidence(case, uploads, len(steps), frames)
-    yours = [frame for frame in frames if frame.yours]
-    where = f"{yours[-1].file}:{yours[-1].line}" if yours else None
+    prepare_less = replace(PREPARE_LESS, where=your_line(frames))
     yield Cause(
         title=f"The GPU is idle for {units.time(gap_us)} between steps while the host prepares the next one",
         confidence=Confidence.LOW if case.has_stacks else Confidence.MEDIUM,
@@ -111,16 +103,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         evidence=evidence,
         change=_change(case, between, uploads),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=(
-            *((SERVER_FIX,) if case.phase in {"decode", "mixed"} else ()),
-            Fix(
-                what="Prepare only what the live requests need, keep what does not change, and send it from pinned"
-                " memory",
-                kind="code",
-                where=where,
-            ),
-        ),
+        fixes=(OVERLAP, prepare_less) if case.phase in REQUESTS_RUN else (prepare_less,),
     )
 
 
@@ -174,11 +157,4 @@ def _notes(case: Case, works: float, evidence: Evidence) -> Iterator[str]:
         yield "The trace was recorded with Python stacks, which make Python slow: without them the gap is shorter."
 
 
-RULE = Rule(
-    id="host-gap",
-    title="The GPU waits between steps while the host prepares the next one",
-    phases=("decode", "prefill", "mixed", "unknown"),
-    needs=("GPU kernels", "launches on the host", "several steps"),
-    explanation=__doc__,
-    check=check,
-)
+RULE = Rule("host-gap", __doc__, check, needs=("GPU kernels", "launches on the host", "several steps"))

@@ -15,12 +15,15 @@ Warm-up, the first step of a recording, and the first of a new size: what is loa
 during which the GPU has work. A pause after the last step of a batch: nobody asked.
 
 ## Control
-Leave out `empty_cache()` (or turn the collector off: `gc.disable()`), run as many steps, and compare the slowest steps
-as well as the median.
+Leave out `empty_cache()`, warm up the shape, or turn the collector off (`gc.disable()`), and run as many steps: the
+slowest must come down to the median; where every step makes such calls, the median must fall.
 
 ## Fixes
-Take `empty_cache()` out of the loop; `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` where memory fragments. Warm up
-every shape that is served. `gc.collect()` and `gc.freeze()` once the server has started.
+- configuration: Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and leave the cache memory to grow into. Needs
+  a restart.
+- code: Take `torch.cuda.empty_cache()` out of the step.
+- code: Run every shape that is served once, before the server takes requests.
+- code: Call `gc.collect()` and `gc.freeze()` once the server has started.
 """
 
 from __future__ import annotations
@@ -29,21 +32,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Confidence, Evidence, Fix, Group
-from stepscope.pipeline.detect.driver_calls import ALLOCATES, LOADS, driver_calls
+from stepscope.document import Confidence
+from stepscope.pipeline.detect.driver_calls import ALLOCATES, LOADS, driver_calls, driver_evidence
+from stepscope.pipeline.detect.explanation import fixes_of
 from stepscope.pipeline.detect.idle import Idle, per_step
-from stepscope.pipeline.detect.origin import functions_during
+from stepscope.pipeline.detect.origin import functions_during, your_line
 from stepscope.pipeline.detect.outliers import Outliers
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.whatif import Change, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from stepscope.document import Frame
+    from stepscope.document import Fix
 
+SEGMENTS, KEEP_CACHE, WARM_UP, FREEZE = fixes_of(__doc__)
 MIN_SHARE = 0.01
 """Less of the step is not worth a reader's time."""
 MIN_STEPS = 2
@@ -51,15 +57,10 @@ MIN_STEPS = 2
 EXPLAINS = 0.5
 """So much of what a long step takes beyond the median must lie in such calls, or in a pause."""
 
-CONTROL = (
-    "Leave out empty_cache(), warm up the shape, or turn the collector off (gc.disable()), and run as many steps: the"
-    " slowest must come down to the median."
-)
 ASSUMPTION = (
     "the allocator keeps its memory, so none of these calls is made; the other launches stay as recorded, profiler"
-    " overhead included; from the fastest to the slowest step, and 10% for the replay's error"
+    " overhead included"
 )
-_SPORADIC = "it does not recur in every step, so no step is predicted without it"
 
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
@@ -84,22 +85,20 @@ def _in_every_step(case: Case, idle: Idle, calls: pl.DataFrame) -> Cause | None:
     if not idle_us or idle_us < MIN_SHARE * case.measured.step_us:
         return None
     mine = np.isin(step, case.steps.phases()[case.phase])
-    groups = _groups(calls.filter(pl.Series(np.isin(step, steps))), len(steps))
     longest = calls.row(int(np.argmax(np.where(np.isin(step, steps), end - start, -1))), named=True)
     frames = functions_during(case, longest["thread"], longest["start_ns"], longest["start_ns"] + 1)
-    number = units.count(sum(group.calls_per_step for group in groups))
+    evidence = driver_evidence(calls.filter(pl.Series(np.isin(step, steps))), len(steps), frames)
+    number = units.count(sum(group.calls_per_step for group in evidence.groups))
     return Cause(
         title=f"Every step makes {number} calls to allocate or load, and the GPU is idle for {units.time(idle_us)}",
         confidence=Confidence.HIGH,
-        notes=[],
         time_us_per_step=idle_us,
-        evidence=_evidence(groups, frames),
+        evidence=evidence,
         change=Change(
             np.zeros(case.linked.kernels.height, dtype=np.bool_), host_gone=time_of(calls.filter(pl.Series(mine)))
         ),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=_fixes(calls, frames),
+        fixes=list(_fixes(calls, your_line(frames))),
     )
 
 
@@ -123,11 +122,9 @@ def _in_rare_steps(case: Case, idle: Idle, calls: pl.DataFrame) -> Cause | None:
         confidence=Confidence.HIGH if by_calls.any() else Confidence.LOW,
         notes=_pause_notes(float(long.pause[by_pause].max()) / 1e3) if by_pause.any() else [],
         time_us_per_step=lost_us,
-        evidence=_evidence(_groups(calls, steps), []),
+        evidence=driver_evidence(calls, steps, ()),
         change=None,
-        assumption=_SPORADIC,
-        control=CONTROL,
-        fix=_fixes(calls, [], paused=bool(by_pause.any())),
+        fixes=list(_fixes(calls, None, paused=bool(by_pause.any()))),
     )
 
 
@@ -138,54 +135,19 @@ def _pause_notes(us: float) -> list[str]:
     ]
 
 
-def _groups(calls: pl.DataFrame, steps: int) -> list[Group]:
-    by_name = calls.group_by(pl.col("name").cast(pl.String)).agg(pl.len(), pl.col("duration_ns").sum())
-    return [
-        Group(
-            kernel=name, tensor=None, shape=None, calls_per_step=count / steps, time_us_per_step=duration / 1e3 / steps
-        )
-        for name, count, duration in by_name.sort("duration_ns", "name", descending=[True, False]).iter_rows()
-    ]
-
-
-def _evidence(groups: Sequence[Group], frames: Sequence[Frame]) -> Evidence:
-    if not groups:
-        return Evidence(frames=list(frames))
-    return Evidence(
-        host_call=groups[0].kernel,
-        calls_per_step=groups[0].calls_per_step,
-        us_per_call=groups[0].time_us_per_step / groups[0].calls_per_step,
-        groups=list(groups),
-        frames=list(frames),
-    )
-
-
-def _fixes(calls: pl.DataFrame, frames: Sequence[Frame], *, paused: bool = False) -> list[Fix]:
+def _fixes(calls: pl.DataFrame, where: str | None, *, paused: bool = False) -> Iterator[Fix]:
     names = calls["name"].cast(pl.String)
-    yours = [frame for frame in frames if frame.yours]
-    where = f"{yours[-1].file}:{yours[-1].line}" if yours else None
-    fixes = []
     if names.str.contains(ALLOCATES).any():
-        fixes += [
-            Fix(
-                what="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and leave the cache memory to grow into",
-                kind="configuration",
-                needs="a restart",
-            ),
-            Fix(what="Take torch.cuda.empty_cache() out of the step", kind="code", where=where),
-        ]
+        yield from (SEGMENTS, replace(KEEP_CACHE, where=where))
     if names.str.contains(LOADS).any():
-        fixes.append(Fix(what="Run every shape that is served once, before the server takes requests", kind="code"))
+        yield WARM_UP
     if paused:
-        fixes.append(Fix(what="Call gc.collect() and gc.freeze() once the server has started", kind="code"))
-    return fixes
+        yield FREEZE
 
 
 RULE = Rule(
-    id="jit-or-allocator-in-step",
-    title="Memory is allocated or code loaded within steps, or the host pauses",
-    phases=("decode", "prefill", "mixed", "unknown"),
+    "jit-or-allocator-in-step",
+    __doc__,
+    check,
     needs=("GPU kernels", "launches on the host", "several steps"),
-    explanation=__doc__,
-    check=check,
 )

@@ -14,11 +14,13 @@ op), and the same server without it may be fine. Few gaps that are long are some
 next batch, a synchronisation, a transfer.
 
 ## Control
-Measure tokens/s without the profiler, with and without CUDA graphs. If they do not differ, the host is not the limit.
+Measure tokens/s without the profiler, with and without CUDA graphs; if they do not differ, this is not the limit.
 
 ## Fixes
-Run decode in CUDA graphs (SGLang: without `--disable-cuda-graph` and with a large enough `--cuda-graph-max-bs`; vLLM:
-without `--enforce-eager`). In code: capture the step in a graph, fuse small kernels, take Python out of the loop.
+- configuration: Run decode in CUDA graphs (SGLang: drop `--disable-cuda-graph`, raise `--cuda-graph-max-bs` above the
+  batch; vLLM: drop `--enforce-eager`). Needs a restart, and memory for the graphs.
+- code: Capture the step in a `torch.cuda.CUDAGraph` and replay it; or fuse small kernels, and take Python out of the
+  loop.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope import units
-from stepscope.document import Confidence, Evidence, Fix
+from stepscope.document import Confidence, Evidence
 from stepscope.pipeline.detect.casts import removal
+from stepscope.pipeline.detect.explanation import fixes_of
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.whatif import GRAPH_GAP_NS, Change
 
@@ -40,35 +43,20 @@ if TYPE_CHECKING:
 
     from stepscope.pipeline.whatif import Replayed
 
+SERVER_GRAPHS, OWN_GRAPH = fixes_of(__doc__)
 MIN_IDLE_SHARE = 0.2
 """Below this a step is not bound by the host: some idle time is normal between steps."""
 MIN_LATE_SHARE = 0.5
 """So many of the gaps, counted, must end right after a launch; else something other than launching makes them."""
-
 MIN_GAPS = 20
 """Fewer gaps a step say nothing about launching: a step has hundreds of kernels."""
-
-CONTROL = (
-    "Measure tokens/s without the profiler, with and without CUDA graphs; if they do not differ, this is not the limit."
-)
-ASSUMPTION = (
-    f"every step's work is launched ahead, as one CUDA graph, with {GRAPH_GAP_NS / 1e3} µs between kernels; the host"
-    " costs nothing; from the fastest to the slowest step, and 10% for the replay's error"
-)
-
-
 SERVED = {"prefill", "decode", "mixed"}
 """Phases that only a server's annotations tell."""
-SERVER_FIXES = (
-    Fix(
-        what="Run decode in CUDA graphs (SGLang: drop --disable-cuda-graph, raise --cuda-graph-max-bs above the"
-        " batch; vLLM: drop --enforce-eager)",
-        kind="configuration",
-        needs="a restart, and memory for the graphs",
-    ),
-)
-GRAPH_FIX = Fix(what="Capture the step in a torch.cuda.CUDAGraph and replay it", kind="code")
 
+ASSUMPTION = (
+    f"every step's work is launched ahead, as one CUDA graph, with {GRAPH_GAP_NS / 1e3} µs between kernels; the host"
+    " costs nothing"
+)
 INCOMPLETE = Unchecked(
     "how long the GPU idles: the trace is incomplete, so a gap may be work that was not recorded",
     "record again, until the trace's warnings are gone",
@@ -85,7 +73,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         yield INCOMPLETE
         return
     measured = case.measured
-    if measured.idle_share > MIN_IDLE_SHARE and not _knows_launches(case):
+    if measured.idle_share > MIN_IDLE_SHARE and _launches(case).is_empty():
         yield NO_LAUNCHES
         return
     hidden_by = None
@@ -118,14 +106,13 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         notes=notes,
         time_us_per_step=case.measured.idle_us,
         evidence=Evidence(
-            calls_per_step=_launches_per_step(case),
-            gaps_per_step=measured.gaps / len(case.step_indices),
+            calls_per_step=_launches(case).n_unique() / steps,
+            gaps_per_step=measured.gaps / steps,
             late_gap_share=late,
         ),
         change=Change(removal(case, ()).removed, launches_free=True),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=(*SERVER_FIXES, GRAPH_FIX) if case.phase in SERVED else (GRAPH_FIX,),
+        fixes=(SERVER_GRAPHS, OWN_GRAPH) if case.phase in SERVED else (OWN_GRAPH,),
     )
 
 
@@ -134,26 +121,11 @@ def _waits_for_host(case: Case, steps: Replayed) -> bool:
     return enough and steps.idle_share > MIN_IDLE_SHARE and steps.late_gaps >= MIN_LATE_SHARE * steps.gaps
 
 
-def _launches_per_step(case: Case) -> float:
-    return _launches(case).n_unique() / len(case.step_indices)
-
-
-def _knows_launches(case: Case) -> bool:
-    return not _launches(case).is_empty()
-
-
 def _launches(case: Case) -> pl.Series:
+    """Return the calls that launched the work of the steps, one for each kernel of which it is known."""
     steady = np.isin(np.concatenate([group.step_of_row for group in case.groups]), case.step_indices)
     rows = np.concatenate([group.rows for group in case.groups])[steady]
     return case.linked.kernels["launch"].gather(rows).drop_nulls()
 
 
-RULE = Rule(
-    id="launch-bound",
-    title="The GPU waits for the host to launch its work",
-    phases=("decode", "prefill", "mixed", "unknown"),
-    needs=("GPU kernels", "launches on the host"),
-    explanation=__doc__,
-    check=check,
-    runs_last=True,
-)
+RULE = Rule("launch-bound", __doc__, check, needs=("GPU kernels", "launches on the host"), runs_last=True)

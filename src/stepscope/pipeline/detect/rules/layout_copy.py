@@ -15,12 +15,14 @@ collective that takes dense tensors only, and writes to the KV cache: they canno
 copies a step. Transposes inside a library's own op. Copies of a weight, which `weight-rematerialised` tells.
 
 ## Control
-Take out one of the copies, by `out=` or by passing strides, and measure a step; it must get shorter by that copy's part
+Take one of the copies out, by `out=` or by passing strides, and measure a step; it must get shorter by that copy's part
 of the gain. Where it does not, the copies run beside other work or their consumer got slower.
 
 ## Fixes
-Have the producer write the final layout: `torch.bmm(x, w, out=y.transpose(0, 1))` as vLLM's MLA does since #42561, a
-GEMM that takes output strides as SGLang's on MI355X (#24405, #25463). Or have the consumer take strides.
+- code: Have the producer write the final layout (`out=` of a transposed view, as vLLM's MLA since #42561; a GEMM that
+  takes output strides, as SGLang's on MI355X, #24405 and #25463), so that the view after it needs no copy.
+- code: Pass the view and its strides to what reads it, instead of `.contiguous()` or a reshape. Needs a consumer that
+  takes strides.
 """
 
 from __future__ import annotations
@@ -28,26 +30,25 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Confidence, Fix
+from stepscope.document import Confidence
 from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.casts import Casts, cast_evidence
 from stepscope.pipeline.detect.evidence import MOST_GROUPS, work_evidence
-from stepscope.pipeline.detect.host_ops import with_ops_gone
+from stepscope.pipeline.detect.host_ops import gone_with_ops
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.detect.training import is_training
 from stepscope.pipeline.detect.weights import KnownWeights
-from stepscope.pipeline.whatif import Change, host_time, only_launched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from stepscope.document import Evidence
@@ -60,13 +61,9 @@ MIN_SHARE = 0.005
 _STRIDED = re.compile(r"\belementwise_kernel(?:_manual_unroll)?<.{0,80}nocast<.{0,80}direct_copy_kernel")
 _INDUCTORS = re.compile(r"^triton_poi_fused_(?:clone|copy_?|transpose)_\d+$")
 
-CONTROL = (
-    "Take one of the copies out, by out= or by passing strides, and measure a step; it must get shorter by that copy's"
-    " part of the gain."
-)
 ASSUMPTION = (
     "the copies are gone, with their launches and ops, and what writes and reads the tensors is as fast in the layout"
-    " that they have; from the fastest to the slowest step, and 10% for the replay's error"
+    " that they have"
 )
 
 
@@ -75,22 +72,20 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     placement, weights = Placement.of(case), KnownWeights.of(case)
     rows = placement.where(lambda group: _is_layout_copy(group, weights))
     time_us, calls = placement.covered_us_per_step(rows), placement.calls_per_step(rows)
-    if time_us < MIN_SHARE * float(np.median(case.measured.busy_us)) or calls < MIN_CALLS or is_training(case.linked):
+    if time_us < MIN_SHARE * case.busy_us or calls < MIN_CALLS or is_training(case.linked):
         return
     groups = placement.groups_of(rows)
     origin = Origin.of(case, groups)
     yield from origin.unchecked()
-    gone = Change(rows, host_gone=host_time(case.linked, only_launched(case.linked, rows)))
     yield Cause(
         title=f"{units.count(calls)} strided copies a step change only the layout of activations",
         confidence=Confidence.HIGH if groups[0].moved else Confidence.LOW,
-        notes=[*_notes(groups), *origin.notes],
+        notes=list(_notes(groups)),
         time_us_per_step=time_us,
-        evidence=_evidence(case, placement, rows, origin),
-        change=with_ops_gone(case.linked, gone),
+        evidence=_evidence(case, placement, rows),
+        change=gone_with_ops(case.linked, rows),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=_fixes(origin),
+        origin=origin,
     )
 
 
@@ -106,13 +101,13 @@ def _is_layout_copy(group: WorkGroup, weights: KnownWeights) -> bool:
     return not moved.is_cast and weights.of_shape(moved.shape) is None
 
 
-def _evidence(case: Case, placement: Placement, rows: NDArray[np.bool_], origin: Origin) -> Evidence:
+def _evidence(case: Case, placement: Placement, rows: NDArray[np.bool_]) -> Evidence:
     groups = placement.groups_of(rows)[:MOST_GROUPS]
     moved = groups[0].moved
     if moved is None or moved.source_dtype is None or moved.target_dtype is None:
-        return replace(work_evidence(placement, rows, origin), calls_per_step=groups[0].calls_per_step)
+        return replace(work_evidence(placement, rows), calls_per_step=groups[0].calls_per_step)
     transfer = Transfer(moved.elements_low, moved.source_dtype, moved.target_dtype)
-    return cast_evidence(case, Casts(groups, [None] * len(groups), transfer, moved.shape), origin)
+    return cast_evidence(case, Casts(groups, [None] * len(groups), transfer, moved.shape))
 
 
 def _notes(groups: Sequence[WorkGroup]) -> Iterator[str]:
@@ -121,29 +116,4 @@ def _notes(groups: Sequence[WorkGroup]) -> Iterator[str]:
     yield "Whether what reads a copy could take strides, or what writes it could lay it out so, a trace does not tell."
 
 
-def _fixes(origin: Origin) -> Sequence[Fix]:
-    return (
-        Fix(
-            what="Have the producer write the final layout (out= of a transposed view, a GEMM that takes output"
-            " strides), so that the view after it needs no copy",
-            kind="code",
-            where=origin.where,
-        ),
-        Fix(
-            what="Pass the view and its strides to what reads it, instead of .contiguous() or a reshape",
-            kind="code",
-            where=origin.where,
-            needs="a consumer that takes strides",
-        ),
-    )
-
-
-RULE = Rule(
-    id="layout-copy",
-    title="Activations are copied into another layout in every layer",
-    phases=("decode", "prefill", "mixed", "unknown"),
-    needs=("GPU kernels",),
-    explanation=__doc__,
-    check=check,
-    classes=("copy",),
-)
+RULE = Rule("layout-copy", __doc__, check, needs=("GPU kernels",), classes=("copy",))

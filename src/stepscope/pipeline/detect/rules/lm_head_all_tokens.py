@@ -12,29 +12,28 @@ Log-probabilities of the prompt, scoring, training: they use every row, and a so
 it. Decoding, which has one row a request anyway, and the verification of drafted tokens, which needs a row for each.
 
 ## Control
-Generate one token from a long prompt with and without the slice before the head; or halve the prompt: the head's time
-must halve with it.
+Slice the hidden states before the head and run the same prompt: the step must get shorter by the predicted time; or
+halve the prompt, and the head's time must halve.
 
 ## Fixes
-Slice the hidden states before the head. In transformers: `logits_to_keep=1`, which `generate` passes for models that
-take it. SGLang and vLLM prune them unless log-probabilities of the prompt are asked for (`prompt_logprobs`,
-`logprob_start_len`).
+- configuration: Do not ask for log-probabilities of the prompt where they are not used (vLLM: `prompt_logprobs`;
+  SGLang: `logprob_start_len`); in transformers pass `logits_to_keep=1`, as `generate` does for models that take it.
+- code: Slice the hidden states to the last token of each request before the LM head.
 """
 
 from __future__ import annotations
 
-import re
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Confidence, Fix
+from stepscope.document import Confidence
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.evidence import work_evidence
 from stepscope.pipeline.detect.lm_head import find_lm_head, multiplied
+from stepscope.pipeline.detect.logits import passes_on, uses_rows
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
@@ -42,7 +41,7 @@ from stepscope.pipeline.detect.training import is_training
 from stepscope.pipeline.whatif import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.detect.lm_head import Multiplied
@@ -52,18 +51,7 @@ MOST_ROWS_A_REQUEST = 16
 MIN_SHARE = 0.005
 """Less of what the GPU does in a step is not worth a reader's time."""
 
-_READS_LOGITS = re.compile(r"soft_?max|logprob|arg_?max|top_?k|cross_entropy|nll_?loss", re.IGNORECASE)
-"""Kernels and ops that use each row of the logits that they are given."""
-_PASSES_ON = {"cast", "copy", "elementwise"}
-
-CONTROL = (
-    "Slice the hidden states before the head and run the same prompt: the step must get shorter by the predicted time;"
-    " or halve the prompt, and the head's time must halve."
-)
-ASSUMPTION = (
-    "the head multiplies one row a request, at the same share of what the GPU can do; from the fastest to the slowest"
-    " step, and 10% for the replay's error"
-)
+ASSUMPTION = "the head multiplies one row a request, at the same share of what the GPU can do"
 
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
@@ -78,25 +66,24 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     if head is None or head.rows <= MOST_ROWS_A_REQUEST * needed:
         return
     after = placement.start >= lm_head.ends(placement)[placement.step]
-    if (after & placement.where(lambda group: _uses(group, head.rows))).any():
+    if (after & placement.where(lambda group: uses_rows(group, head.rows))).any():
         return
     is_head = np.zeros_like(after)
     is_head[lm_head.rows] = True
-    passing = after & placement.where(lambda group: _passes_on(group, head))
+    passing = after & placement.where(lambda group: passes_on(group, head))
     factor = np.where(is_head, head.shrinks_to(needed, ceilings), np.where(passing, needed / head.rows, 1.0))
     gained_ns = float(((placement.end - placement.start) * (1 - factor)).sum())
     if gained_ns / 1e3 < MIN_SHARE * float(case.measured.busy_us.sum()):
         return
     origin = Origin.of(case, placement.groups_of(is_head))
-    evidence = work_evidence(placement, is_head | passing, origin)
     yield Cause(
         title=f"The LM head multiplies {head.rows:,} tokens a step, of which {units.count(needed)}"
         f" {'is' if needed == 1 else 'are'} sampled from",
         confidence=Confidence.HIGH if head.from_shape else Confidence.LOW,
-        notes=[*_inference_notes(head, placement.groups_of(is_head)[0]), *origin.notes],
+        notes=_inference_notes(head, placement.groups_of(is_head)[0]),
         time_us_per_step=placement.covered_us_per_step(is_head | passing),
         evidence=replace(
-            evidence,
+            work_evidence(placement, is_head | passing),
             input_shape=[head.rows, head.width],
             bytes_per_call=round(head.work(head.rows).bytes),
             tensor=f"weight lm_head [{head.vocabulary}, {head.width}]",
@@ -104,24 +91,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         ),
         change=Change.scaled(factor != 1.0, factor),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=_fixes(origin),
+        origin=origin,
     )
-
-
-def _uses(group: WorkGroup, rows: int) -> bool:
-    """Tell whether a group of kernels after the head needs all of so many rows of logits."""
-    if not (_READS_LOGITS.search(group.kernel) or _READS_LOGITS.search(group.op or "")):
-        return False
-    if group.input_shapes and group.input_shapes[0]:
-        return prod(group.input_shapes[0][:-1]) >= rows
-    return group.grid is not None and prod(group.grid) >= rows
-
-
-def _passes_on(group: WorkGroup, head: Multiplied) -> bool:
-    """Tell whether a group copies, casts or scales all logits."""
-    shape = group.input_shapes[0] if group.input_shapes else None
-    return group.kernel_class in _PASSES_ON and shape is not None and prod(shape) == head.rows * head.vocabulary
 
 
 def _inference_notes(head: Multiplied, group: WorkGroup) -> list[str]:
@@ -133,27 +104,11 @@ def _inference_notes(head: Multiplied, group: WorkGroup) -> list[str]:
     return [note]
 
 
-def _fixes(origin: Origin) -> Sequence[Fix]:
-    return (
-        Fix(
-            what="Do not ask for log-probabilities of the prompt where they are not used (vLLM: prompt_logprobs;"
-            " SGLang: logprob_start_len); in transformers pass logits_to_keep=1",
-            kind="configuration",
-        ),
-        Fix(
-            what="Slice the hidden states to the last token of each request before the LM head",
-            kind="code",
-            where=origin.where,
-        ),
-    )
-
-
 RULE = Rule(
-    id="lm-head-all-tokens",
-    title="The LM head multiplies all tokens of a prompt",
-    phases=("prefill", "mixed", "unknown"),
+    "lm-head-all-tokens",
+    __doc__,
+    check,
     needs=("GPU kernels", "input shapes, or --model and --tp to know the LM head's size"),
-    explanation=__doc__,
-    check=check,
+    phases=("prefill", "mixed", "unknown"),
     classes=("gemm",),
 )

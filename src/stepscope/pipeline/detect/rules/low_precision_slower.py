@@ -19,10 +19,14 @@ the time may well keep it. A kernel far below the roofline of its own bits that 
 Run the same phase with 16-bit weights, or with a 16-bit KV cache, at the same sizes, and compare this kernel's time.
 
 ## Fixes
-Another backend for the quantised layers, or for attention, that multiplies in the stored type on this GPU (SGLang:
---fp8-gemm-backend, --moe-runner-backend, --attention-backend; vLLM: --attention-backend; its log names what it took). A
-16-bit KV cache where attention is what loses. Prefill and decode on servers of their own, each with the weights that
-suit it.
+- configuration: Choose a backend that multiplies in the stored type on this GPU (SGLang: `--fp8-gemm-backend`,
+  `--moe-runner-backend`; vLLM: its log names the one it took and those it could have). Needs a version that has a
+  native kernel for this GPU.
+- configuration: Choose an attention backend that multiplies in the cache's type on this GPU (SGLang, vLLM:
+  `--attention-backend`). Needs a version that has a native kernel for this GPU.
+- configuration: Keep the KV cache in 16 bits. Needs twice the memory a token.
+- configuration: Serve prefill apart from decode, with 16-bit or natively multiplied weights. Needs memory for such
+  weights.
 """
 
 from __future__ import annotations
@@ -30,13 +34,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from stepscope import units
-from stepscope.document import Fix
 from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.excess import excess_of
+from stepscope.pipeline.detect.explanation import fixes_of
 from stepscope.pipeline.detect.multiplications import TINY_US, Judge
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
@@ -44,12 +46,14 @@ from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecke
 from stepscope.pipeline.detect.training import is_training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from stepscope.document import Fix
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.detect.excess import Excess
     from stepscope.pipeline.detect.multiplications import Multiplication
 
+BACKEND, ATTENTION_BACKEND, CACHE_IN_16_BITS, PREFILL_APART = fixes_of(__doc__)
 MIN_SHARE = 0.01
 """What the excess must take of the GPU's time in a step."""
 MIN_ATTENTION_US = 30.0
@@ -64,14 +68,9 @@ _QUANTISED = re.compile(
     re.IGNORECASE,
 )
 
-CONTROL = (
-    "Run the same phase with 16-bit weights, or with a 16-bit KV cache, at the same sizes, and compare this kernel's"
-    " time."
-)
 ASSUMPTION = (
     "each call takes what a good 16-bit kernel does: its bytes or operations in 16 bits at the rate that such kernels"
-    " reach, and 3 µs a kernel; at best what its own bits need; from the fastest to the slowest step, and 10% for the"
-    " replay's error"
+    " reach, and 3 µs a kernel; at best what its own bits need"
 )
 NONE_KNOWN = "no multiplication in fewer bits than 16 is known"
 SIZES_NOT_KNOWN = "cannot be told: not all sizes of the multiplications in fewer bits than 16 are known"
@@ -89,14 +88,14 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded |
     judged = list(judge.multiplications(MULTIPLY | {"attention"}))
     slower = [each for each in judged if _is_slower(each)]
     in_16_bits = [each.in_16_bits_us for each in slower if each.in_16_bits_us is not None]
-    excess, busy_us = excess_of(judge, slower, in_16_bits), float(np.median(case.measured.busy_us))
-    if excess is not None and excess.us_per_step >= MIN_SHARE * busy_us:
+    excess = excess_of(judge, slower, in_16_bits)
+    if excess is not None and excess.us_per_step >= MIN_SHARE * case.busy_us:
         yield _cause(case, excess)
         return
     known = {id(group) for each in judged for group in each.worked.kernels}
     unknown = [group for group in case.groups if id(group) not in known and _is_quantised(group)]
     unknown_us = covered_us_per_step(case, unknown) if unknown else 0.0
-    if case.phase != "decode" and unknown_us >= NOTABLE_SHARE * busy_us > 0:
+    if case.phase != "decode" and unknown_us >= NOTABLE_SHARE * case.busy_us > 0:
         yield SIZES_UNKNOWN
     else:
         in_fewer = [each for each in judged if each.in_16_bits_us is not None]
@@ -117,52 +116,32 @@ def _is_quantised(group: WorkGroup) -> bool:
 
 def _cause(case: Case, excess: Excess) -> Cause:
     largest, calls = excess.largest, excess.largest.worked.per_step
-    origin = Origin.of(case, largest.worked.kernels)
     what = largest.tensor or (largest.main.op if largest.main.kernel_class in MULTIPLY else "attention")
     return Cause(
         title=f"{units.count(calls)} call{'' if calls == 1 else 's'} in fewer bits a step{f' ({what})' if what else ''}"
         f" of {units.time(largest.us)}, where in 16 bits a good kernel takes {units.time(excess.good_us[0])}",
         confidence=excess.confidence,
-        notes=[*excess.notes(), *origin.notes],
+        notes=list(excess.notes()),
         time_us_per_step=excess.us_per_step,
-        evidence=excess.evidence(case, origin),
+        evidence=excess.evidence(case),
         change=excess.change(case),
         change_at_best=excess.change_at_best(case),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=[*_fixes(case, largest)],
+        origin=Origin.of(case, largest.worked.kernels),
+        fixes=_fixes(case, largest),
     )
 
 
-def _fixes(case: Case, largest: Multiplication) -> Iterator[Fix]:
-    of_attention = largest.main.kernel_class not in MULTIPLY
-    yield Fix(
-        what=(
-            "Choose an attention backend that multiplies in the cache's type on this GPU (SGLang, vLLM:"
-            " --attention-backend)"
-            if of_attention
-            else "Choose a backend that multiplies in the stored type on this GPU (SGLang: --fp8-gemm-backend,"
-            " --moe-runner-backend; vLLM: its log names the one it took and those it could have)"
-        ),
-        kind="configuration",
-        needs="a version that has a native kernel for this GPU",
-    )
-    if of_attention:
-        yield Fix(what="Keep the KV cache in 16 bits", kind="configuration", needs="twice the memory a token")
-    elif case.phase == "prefill":
-        yield Fix(
-            what="Serve prefill apart from decode, with 16-bit or natively multiplied weights",
-            kind="configuration",
-            needs="memory for such weights",
-        )
+def _fixes(case: Case, largest: Multiplication) -> Sequence[Fix]:
+    if largest.main.kernel_class not in MULTIPLY:
+        return ATTENTION_BACKEND, CACHE_IN_16_BITS
+    return (BACKEND, PREFILL_APART) if case.phase == "prefill" else (BACKEND,)
 
 
 RULE = Rule(
-    id="low-precision-slower",
-    title="A kernel in fewer bits is slower than one in 16 bits would be",
-    phases=("decode", "prefill", "mixed", "unknown"),
+    "low-precision-slower",
+    __doc__,
+    check,
     needs=("GPU kernels", "input shapes, of this trace or a --capture-trace", "a GPU whose rates are known"),
-    explanation=__doc__,
-    check=check,
     classes=("gemm", "moe-gemm", "attention"),
 )

@@ -14,12 +14,13 @@ Padding in a dense model whose step is bound by memory: its weights are read onc
 are masked: their experts are not read, and the time of the experts' multiplications shows it.
 
 ## Control
-Send as many requests as the bucket holds: if the step takes as long as today's, today's padding costs what real
-requests do. Or run the same batch without a graph.
+Send as many requests as there are rows: if the step takes as long as today's, the padding costs what real requests do;
+if it takes longer, the padding is masked. Or run the same batch without a graph.
 
 ## Fixes
-Capture graphs for the sizes that occur (SGLang: `--cuda-graph-bs`; vLLM: `cudagraph_capture_sizes` in
-`--compilation-config`). In code: send padded rows to no expert, and set their lengths to 1.
+- configuration: Capture graphs for the batch sizes that occur (SGLang: `--cuda-graph-bs`; vLLM:
+  `cudagraph_capture_sizes` in `--compilation-config`). Needs a restart, and memory for each graph.
+- code: Mask the padded rows: send them to no expert, and set their lengths to 1.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Confidence, Fix
-from stepscope.pipeline.detect.evidence import work_evidence
+from stepscope.document import Confidence
+from stepscope.pipeline.detect.evidence import with_origin, work_evidence
 from stepscope.pipeline.detect.fewer_rows import Padding, live_only, multiplies_experts
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
@@ -40,11 +41,9 @@ from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.whatif import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
-
-    from stepscope.pipeline.detect.rows_run import RowsRun
 
     Bools = NDArray[np.bool_]
 
@@ -56,14 +55,9 @@ MIN_SHARE_TO_ASK = 0.1
 _NOT_BY_BATCH = ("kv-pool-cast", "redundant-cast", "weight-rematerialised")
 """Rules whose findings are of work that does not follow the batch."""
 
-CONTROL = (
-    "Send as many requests as there are rows: if the step takes as long as today's, the padding costs what real"
-    " requests do; if it takes longer, the padding is masked."
-)
 ASSUMPTION = (
     "only the live rows run: experts are hit at random, multiplications shrink as their rooflines do, other kernels of"
-    " more than one wave of threads with the rows, and attention and short kernels take as long as today; from the"
-    " fastest to the slowest step, and 10% for the replay's error"
+    " more than one wave of threads with the rows, and attention and short kernels take as long as today"
 )
 UNKNOWN_EXPERTS = Unchecked(
     "what the padded rows cost: how many experts they hit depends on the model's",
@@ -78,27 +72,26 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         return
     spec, placement = case.deployment.spec, Placement.of(case)
     padding = Padding(live, run.rows, spec.experts if spec else None)
-    busy_us = float(np.median(case.measured.busy_us))
     experts = placement.where(multiplies_experts)
-    if spec is None and placement.covered_us_per_step(experts) >= MIN_SHARE_TO_ASK * busy_us:
+    if spec is None and placement.covered_us_per_step(experts) >= MIN_SHARE_TO_ASK * case.busy_us:
         yield UNKNOWN_EXPERTS
     factor = np.where(_not_by_batch(case, found), 1.0, live_only(case, placement, padding))
     lost_ns = (placement.end - placement.start) * (1 - factor)
-    if lost_ns.sum() / 1e3 < MIN_SHARE * busy_us * len(case.step_indices):
+    if lost_ns.sum() / 1e3 < MIN_SHARE * case.busy_us * len(case.step_indices):
         return
     rows = factor != 1.0
     origin = Origin.of(case, placement.groups_of(rows))
+    how = "the shapes of its multiplications" if run.from_shape else "the grids of its norms and other kernels"
     yield Cause(
         title=f"The step runs {run.rows:,} rows for {units.count(live)} {'token' if live == 1 else 'tokens'}:"
         f" {units.share(1 - padding.share)} of them are padding",
         confidence=Confidence.HIGH if run.from_shape else Confidence.MEDIUM,
-        notes=_notes(padding, run),
+        notes=[f"The annotation tells {padding.live}; {how} tell {run.rows:,}.", *padding.notes()],
         time_us_per_step=float(lost_ns.sum()) / 1e3 / len(case.step_indices),
-        evidence=replace(work_evidence(placement, rows, origin), live_fraction=padding.share),
+        # the fixes are elsewhere than the work: the evidence alone says where it comes from
+        evidence=with_origin(replace(work_evidence(placement, rows), live_fraction=padding.share), origin),
         change=Change.scaled(rows, factor),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=_fixes(),
     )
 
 
@@ -112,34 +105,11 @@ def _not_by_batch(case: Case, found: Mapping[str, Cause]) -> Bools:
     return rows
 
 
-def _notes(padding: Padding, run: RowsRun) -> Sequence[str]:
-    how = "the shapes of its multiplications" if run.from_shape else "the grids of its norms and other kernels"
-    notes = [f"The annotation tells {padding.live}; {how} tell {run.rows:,}."]
-    if padding.experts is not None:
-        routed = padding.experts.routed
-        hit, needed = (round(padding.hit(rows) * routed) for rows in (run.rows, padding.live))
-        notes.append(f"Routed at random, {run.rows:,} rows hit {hit} of {routed} experts, the live {needed}.")
-    return notes
-
-
-def _fixes() -> Sequence[Fix]:
-    return (
-        Fix(
-            what="Capture graphs for the batch sizes that occur (SGLang: --cuda-graph-bs; vLLM: cudagraph_capture_sizes"
-            " in --compilation-config)",
-            kind="configuration",
-            needs="a restart, and memory for each graph",
-        ),
-        Fix(what="Mask the padded rows: send them to no expert, and set their lengths to 1", kind="code"),
-    )
-
-
 RULE = Rule(
-    id="padding",
-    title="A decode step runs more rows than it has requests",
-    phases=("decode",),
+    "padding",
+    __doc__,
+    check,
     needs=("GPU kernels", "the batch size, from annotations", "input shapes, or grids of norms"),
-    explanation=__doc__,
-    check=check,
+    phases=("decode",),
     runs_last=True,
 )

@@ -14,12 +14,13 @@ A prefill before anything decodes, or after all that decoded has ended. A prefil
 one in a recording: how often it happens, only several tell. Mixed steps, which decode meanwhile.
 
 ## Control
-Send the same requests at the same rate with a smaller chunk (SGLang: `--chunked-prefill-size 2048`). If the slowest
-time between two tokens does not fall, it is not the prefill that holds them up.
+Send the same requests at the same rate with a smaller chunk of prefill (SGLang: `--chunked-prefill-size 2048`); if the
+slowest time between two tokens does not fall, the prefill does not hold them up.
 
 ## Fixes
-Prefill in chunks that share steps with decode (SGLang: `--enable-mixed-chunk` and a smaller `--chunked-prefill-size`;
-vLLM: a smaller `--max-num-batched-tokens`), which makes first tokens later. Or prefill on other GPUs (disaggregation).
+- configuration: Let chunks of a prompt share steps with decode (SGLang: `--enable-mixed-chunk` with a smaller
+  `--chunked-prefill-size`; vLLM: a smaller `--max-num-batched-tokens`). Needs a restart; first tokens come later.
+- configuration: Prefill on other GPUs than decode (disaggregation). Needs more GPUs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope import units
-from stepscope.document import Confidence, Evidence, Fix
+from stepscope.document import Confidence, Evidence
 from stepscope.pipeline.detect.idle import Idle
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.steps import Phase
@@ -45,21 +46,6 @@ MIN_STALL_STEPS = 2.0
 """What takes less than so many decode steps, nobody notices between two tokens."""
 MIN_SHARE = 0.01
 """Less than this for each decode step, on average, is rare."""
-
-CONTROL = (
-    "Send the same requests at the same rate with a smaller chunk of prefill (SGLang: --chunked-prefill-size 2048); if"
-    " the slowest time between two tokens does not fall, the prefill does not hold them up."
-)
-ASSUMPTION = "it does not recur in every step, so no step is predicted without it"
-FIXES = (
-    Fix(
-        what="Let chunks of a prompt share steps with decode (SGLang: --enable-mixed-chunk with a smaller"
-        " --chunked-prefill-size; vLLM: a smaller --max-num-batched-tokens)",
-        kind="configuration",
-        needs="a restart; first tokens come later",
-    ),
-    Fix(what="Prefill on other GPUs than decode (disaggregation)", kind="configuration", needs="more GPUs"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +77,6 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
             calls_per_step=len(stalls) / decodes, us_per_call=float(np.median([stall.us for stall in stalls]))
         ),
         change=None,
-        assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=FIXES,
     )
 
 
@@ -122,10 +105,9 @@ def _someone_waits(case: Case, prefill: list[int], decode: int) -> bool:
 
 
 RULE = Rule(
-    id="prefill-blocks-decode",
-    title="Requests that decode stand still while prompts are computed",
-    phases=("decode",),
+    "prefill-blocks-decode",
+    __doc__,
+    check,
     needs=("GPU kernels", "annotations that tell prefill from decode, with their requests"),
-    explanation=__doc__,
-    check=check,
+    phases=("decode",),
 )

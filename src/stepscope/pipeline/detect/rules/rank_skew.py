@@ -20,9 +20,10 @@ Swap the late rank's GPU and host process with another's. If the lateness moves 
 it stays with the GPU or the host, that one is slow.
 
 ## Fixes
-Unequal work: balance experts (SGLang: `--enable-eplb`; vLLM: `--enable-eplb`) and requests between the ranks. A slow
-GPU: equal clocks and power limits, no other process on it. A slow host: decode in CUDA graphs, pin the processes to
-cores of their own.
+- configuration: Give the ranks equal work: balance experts (SGLang, vLLM: `--enable-eplb`) and requests.
+- configuration: Give them equal speed: the same clocks and power limits, no other process on the late rank's GPU, cores
+  of its own for its host process, decode in CUDA graphs.
+- code: Find what the late rank does longer: `stepscope compare FIRST_RANK LATE_RANK`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope import units
-from stepscope.document import Confidence, Evidence, Fix, RankArrival
+from stepscope.document import Confidence, Evidence, RankArrival
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.lateness import on_time
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, RanksCase, RanksCause, Rule, Unchecked
@@ -48,10 +49,6 @@ MIN_RESIDUALS = 3.0
 NOTABLE_SHARE = 0.1
 """Collectives that take less of a step are not worth a question: without any waiting it would hardly be shorter."""
 
-CONTROL = (
-    "Swap the late rank's GPU and host process with another's. If the lateness moves with its work, the work is"
-    " unequal; if it stays with the GPU or the host, that one is slow."
-)
 ASSUMPTION = (
     "late ranks arrive at each collective with the median of the ranks, at best with the first, all other work stays as"
     " recorded, and the other ranks' steps change alike"
@@ -59,18 +56,6 @@ ASSUMPTION = (
 LAUNCHED_SINGLY = (
     "The collectives were launched one by one, so that a late rank's host may be the reason, slowed by the profiler"
     " itself. Record decode in CUDA graphs to tell it from late GPU work."
-)
-FIXES = (
-    Fix(
-        what="Give the ranks equal work: balance experts (SGLang, vLLM: --enable-eplb) and requests",
-        kind="configuration",
-    ),
-    Fix(
-        what="Give them equal speed: the same clocks and power limits, no other process on the late rank's GPU, cores"
-        " of its own for its host process, decode in CUDA graphs",
-        kind="configuration",
-    ),
-    Fix(what="Find what the late rank does longer: stepscope compare FIRST_RANK LATE_RANK", kind="code"),
 )
 ONE_RANK = Unchecked(
     "whether ranks wait for each other: the trace is of one rank, and its collectives hold waiting and transfer",
@@ -127,8 +112,6 @@ def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Excluded | Unchecked]
         change=on_time(ranks, replayed, case, Arrive.MEDIAN),
         change_at_best=on_time(ranks, replayed, case, Arrive.EARLIEST),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=FIXES,
     )
     yield RanksCause(cause, replayed)
 
@@ -140,12 +123,4 @@ def _title(late: Sequence[int], latest_us: float, wait_us: float) -> str:
     return f"{who} up to {units.time(latest_us)} late to a collective, in the mean, and the others wait"
 
 
-RULE = Rule(
-    id="rank-skew",
-    title="Ranks wait for each other at collectives",
-    phases=("decode", "prefill", "mixed", "unknown"),
-    needs=("GPU kernels of several ranks of one run",),
-    explanation=__doc__,
-    check=check,
-    check_ranks=check_ranks,
-)
+RULE = Rule("rank-skew", __doc__, check, needs=("GPU kernels of several ranks of one run",), check_ranks=check_ranks)

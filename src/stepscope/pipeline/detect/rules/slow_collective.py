@@ -19,8 +19,10 @@ Time this collective alone, in a CUDA graph, on these GPUs and at this size (ncc
 20`). If it takes as long there, the path is slow; if not, the ranks do not arrive together.
 
 ## Fixes
-The server's custom or one-shot all-reduce for small messages; fused with the norm after it, where the server can.
-Without NVLink: peer access over the PCIe switch, and a kernel that pushes.
+- configuration: Let the server use its one-shot all-reduce for small messages (SGLang, vLLM: drop
+  `--disable-custom-all-reduce`; SGLang: `--enable-flashinfer-allreduce-fusion`). Needs peer access between the GPUs
+  (without NVLink: over the PCIe switch).
+- code: Fuse the collective with the norm that follows it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stepscope import units
-from stepscope.document import Confidence, Evidence, Fix
+from stepscope.document import Confidence, Evidence
 from stepscope.hardware import best_known
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.rule import Case, Cause, RanksCase, RanksCause, Rule, Unchecked
@@ -56,10 +58,6 @@ SIZE_UNKNOWN = Unchecked(
     "whether the collectives take longer than they must: how many bytes they carry is not known",
     "give --model and --tp; or record an eager run with record_shapes=True",
 )
-CONTROL = (
-    "Time this collective alone, in a CUDA graph, on these GPUs and at this size (nccl-tests: all_reduce_perf -b 8K"
-    " -e 8K -G 20). If it takes as long there, the path is slow; if not, the ranks do not arrive together."
-)
 ASSUMPTION = (
     "every call is shorter by what the transfer takes beyond the best known time for so many bytes; all other work"
     " stays as recorded, and the other ranks' steps change alike"
@@ -67,15 +65,6 @@ ASSUMPTION = (
 ONE_RANK = (
     "The trace is of one rank: even its shortest call may hold waiting for another that is always late. The traces of"
     " all ranks together tell."
-)
-FIXES = (
-    Fix(
-        what="Let the server use its one-shot all-reduce for small messages (SGLang, vLLM: drop"
-        " --disable-custom-all-reduce; SGLang: --enable-flashinfer-allreduce-fusion)",
-        kind="configuration",
-        needs="peer access between the GPUs",
-    ),
-    Fix(what="Fuse the collective with the norm that follows it", kind="code"),
 )
 
 
@@ -178,18 +167,14 @@ def _cause(case: Case, slow: Sequence[_Slow], excess_ns: NDArray[np.float64], re
         ),
         change=Change.lasting(excess_ns > 0, lasting, recorded),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=FIXES,
     )
 
 
 RULE = Rule(
-    id="slow-collective",
-    title="Small collectives take far longer than the fastest known",
-    phases=("decode", "prefill", "mixed", "unknown"),
+    "slow-collective",
+    __doc__,
+    check,
     needs=("GPU kernels", "what a collective carries: recorded by an eager run, or --model and --tp"),
-    explanation=__doc__,
-    check=check,
     check_ranks=check_ranks,
     classes=("collective",),
 )

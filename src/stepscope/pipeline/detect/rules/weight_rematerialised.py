@@ -15,51 +15,45 @@ The same once, at load or at first use. Activations as large as a weight. Traini
 In prefill, a dequantisation that is small beside the GEMM it serves: it is reported, but gains little.
 
 ## Control
-Make the GEMM's weight once, before the first step, and keep it. The step must get shorter by the predicted time.
+Make what the GEMM takes once, before the first step, and use it; the step must get shorter by the predicted time.
 
 ## Fixes
-First a server's switch, or a GEMM that takes the weights as they are stored (FP8 × FP8, or Marlin and Machete for 4
-bits): it reads fewer bytes, too. SGLang's diffusion linears of FP8 weights keep what they dequantised since #34305
-(`SGLANG_DIFFUSION_FP8_WEIGHT_DEQUANT_CACHE=1`, the default). In code: convert, scale and transpose where the weight is
-loaded; the memory of the converted weights is the price.
+- configuration: Use a GEMM that takes the weights as they are stored, which reads fewer bytes, too (FP8: `scaled_mm` or
+  DeepGEMM; 4 bits: Marlin or Machete), or the server's switch that keeps what was converted (SGLang's diffusion models
+  since #34305: `SGLANG_DIFFUSION_FP8_WEIGHT_DEQUANT_CACHE=1`, the default).
+- code: Convert, scale and transpose the weight once, where it is loaded, and keep the result. Needs memory for it on
+  each rank.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Confidence, Fix
-from stepscope.dtypes import item_bytes
 from stepscope.pipeline.detect.casts import Casts, cast_evidence, slow_kernel_note
 from stepscope.pipeline.detect.evidence import MOST_GROUPS, work_evidence
-from stepscope.pipeline.detect.host_ops import with_ops_gone
+from stepscope.pipeline.detect.explanation import fixes_of
+from stepscope.pipeline.detect.host_ops import gone_with_ops
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rebuilt import Rebuilt, may_be_weights
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.detect.training import is_training
-from stepscope.pipeline.whatif import Change, host_time, only_launched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from stepscope.document import Evidence
-    from stepscope.pipeline.detect.rebuilt import Part
 
+NATIVE, ONCE = fixes_of(__doc__)
 MIN_SHARE = 0.005
 """Less of what the GPU does in a step is not worth a reader's time."""
-CONTROL = (
-    "Make what the GEMM takes once, before the first step, and use it; the step must get shorter by the predicted time."
-)
-ASSUMPTION = (
-    "the kernels that rebuild weights are gone, with their launches and ops, and the GEMMs read what they read today;"
-    " from the fastest to the slowest step, and 10% for the replay's error"
-)
 
+ASSUMPTION = (
+    "the kernels that rebuild weights are gone, with their launches and ops, and the GEMMs read what they read today"
+)
 
 UNKNOWN_WEIGHTS = Unchecked(
     "whether what is converted or copied right before GEMMs is their weight: no shape and no weight is known",
@@ -72,7 +66,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     placement = Placement.of(case)
     rebuilt = Rebuilt.of(case, placement)
     parts, rows = rebuilt.parts, rebuilt.rows
-    least_us = MIN_SHARE * float(np.median(case.measured.busy_us))
+    least_us = MIN_SHARE * case.busy_us
     if not case.deployment.weights and placement.covered_us_per_step(may_be_weights(case, placement)) > least_us:
         yield UNKNOWN_WEIGHTS
     time_us = placement.covered_us_per_step(rows)
@@ -80,78 +74,36 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         return
     origin = Origin.of(case, [part.group for part in parts])
     yield from origin.unchecked()
-    evidence = _evidence(case, placement, rebuilt, origin)
-    gone = Change(rows, host_gone=host_time(case.linked, only_launched(case.linked, rows)))
-    kernels = units.count(placement.calls_per_step(rows))
+    evidence = _evidence(case, placement, rebuilt)
+    kernels, written = units.count(placement.calls_per_step(rows)), rebuilt.written_bytes_per_step
+    memory = f"up to {units.size(written)} more memory on each rank" if written else None
     yield Cause(
         title=f"Weights are rebuilt before they are multiplied, by {kernels} kernels a step",
-        confidence=_confidence(parts[0]),
-        notes=[*_identity_notes(parts), *slow_kernel_note(evidence), *origin.notes],
+        confidence=rebuilt.confidence,
+        notes=[*rebuilt.notes(), *slow_kernel_note(evidence)],
         time_us_per_step=time_us,
         evidence=evidence,
-        change=with_ops_gone(case.linked, gone),
+        change=gone_with_ops(case.linked, rows),
         assumption=ASSUMPTION,
-        control=CONTROL,
-        fix=_fixes(parts, origin),
+        origin=origin,
+        fixes=[NATIVE, replace(ONCE, needs=memory) if memory else ONCE],
     )
 
 
-def _evidence(case: Case, placement: Placement, rebuilt: Rebuilt, origin: Origin) -> Evidence:
+def _evidence(case: Case, placement: Placement, rebuilt: Rebuilt) -> Evidence:
     shown, largest, transfer = rebuilt.parts[:MOST_GROUPS], rebuilt.parts[0], rebuilt.parts[0].transfer
     if transfer is None or largest.weight is None:
-        evidence = work_evidence(placement, rebuilt.rows, origin)
-        return replace(evidence, calls_per_step=largest.group.calls_per_step)
+        return replace(work_evidence(placement, rebuilt.rows), calls_per_step=largest.group.calls_per_step)
     names = [part.weight.name if part.weight else None for part in shown]
     casts = Casts([part.group for part in shown], names, transfer, largest.weight.shape)
     source = largest.group.moved.source_dtype if largest.group.moved else transfer.source_dtype
-    return replace(cast_evidence(case, casts, origin), source_dtype=source)
-
-
-def _confidence(part: Part) -> Confidence:
-    if part.weight is None:
-        return Confidence.LOW
-    return Confidence.HIGH if part.is_sure else Confidence.MEDIUM
-
-
-def _identity_notes(parts: Sequence[Part]) -> Iterator[str]:
-    makes = [part for part in parts if part.makes]
-    scales_us = sum(part.group.time_us_per_step for part in parts if not part.makes)
-    if scales_us:
-        yield f"{units.time(scales_us)} a step of it multiply what was converted by its scales, or change it otherwise."
-    if any(part.weight is None for part in makes):
-        yield "That a kernel dequantises weights is read off its name, and off the GEMM that follows it."
-    elif not all(part.is_sure for part in makes):
-        yield "Which weights they are is read off the launches' sizes, and off the GEMMs that follow them."
-
-
-def _fixes(parts: Sequence[Part], origin: Origin) -> Sequence[Fix]:
-    written = [
-        part.group.calls_per_step * transfer.elements * item_bytes(transfer.target_dtype)
-        for part in parts
-        if part.makes and (transfer := part.transfer)
-    ]
-    memory = f"up to {units.size(round(sum(written)))} more memory on each rank" if written else None
-    return (
-        Fix(
-            what="Use a GEMM that takes the weights as they are stored (FP8: scaled_mm or DeepGEMM; 4 bits: Marlin or"
-            " Machete), or the server's switch that keeps what was converted",
-            kind="configuration",
-        ),
-        Fix(
-            what="Convert, scale and transpose the weight once, where it is loaded, and keep the result",
-            kind="code",
-            where=origin.where,
-            needs=memory,
-        ),
-    )
+    return replace(cast_evidence(case, casts), source_dtype=source)
 
 
 RULE = Rule(
-    id="weight-rematerialised",
-    title="A weight is converted, scaled or transposed anew in every step",
-    phases=("decode", "prefill", "mixed", "unknown"),
+    "weight-rematerialised",
+    __doc__,
+    check,
     needs=("GPU kernels", "input shapes, or --model and --tp to know a weight by its size"),
-    explanation=__doc__,
-    check=check,
     classes=("cast", "copy", "quantise", "elementwise"),
 )
