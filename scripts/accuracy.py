@@ -240,7 +240,7 @@ PAIRS = [
         published_cases.pool_cast,
         (),
         17_680,
-        scale=(f"{published_cases.CAST}={425 / published_cases.LAYERS / published_cases.CAST_US:.5f}",),
+        scale=(f"{published_cases.CASTS}={425 / published_cases.LAYERS / published_cases.CAST_US:.5f}",),
         note="0.425 ms of small copies instead",
     ),
     Pair("sglang-omni#2182, built", published_cases.launched_one_by_one, ("launch-bound",), 6_430),
