@@ -54,8 +54,9 @@ def token_read_into_pageable_memory() -> Kineto:
 
 
 COLIBRI_LAYERS, COLIBRI_TOKEN_US, COLIBRI_GPU_US = 78, 172_000.0, 45_000.0
-COLIBRI_LAUNCHES, COLIBRI_COPIES, COLIBRI_SYNCS = (19, 9.1), (10, 33.6), (3, 56.7)
-"""Calls of a layer and µs of each: 1,490, 800 and 240 a token, 54 ms in all."""
+COLIBRI_LAUNCHES, COLIBRI_COPIES, COLIBRI_SYNCS = 19, 10, 3
+COLIBRI_LAUNCH_US, COLIBRI_COPY_US, COLIBRI_SYNC_US = 9.1, 33.6, 56.7
+"""Calls of a layer and µs of each: about 1,490, 800 and 240 a token, 54 ms in all."""
 
 
 def calls_beside_experts_on_the_cpu() -> Kineto:
@@ -66,25 +67,25 @@ def calls_beside_experts_on_the_cpu() -> Kineto:
     """
     trace, at = Kineto(), 10.0
     layer_us = COLIBRI_TOKEN_US / COLIBRI_LAYERS
-    (launches, launch_us), (copies, copy_us), (syncs, sync_us) = COLIBRI_LAUNCHES, COLIBRI_COPIES, COLIBRI_SYNCS
-    kernel_us = COLIBRI_GPU_US / COLIBRI_LAYERS / launches
+    kernel_us = COLIBRI_GPU_US / COLIBRI_LAYERS / COLIBRI_LAUNCHES
     for _ in range(3):
         begin = at
         for _ in range(COLIBRI_LAYERS):
             trace.op("aten::linear", at, layer_us - 20, tid=WORKER)
-            now, done = at + 1, 0.0
-            for number in range(launches):
+            now = at + 1
+            for number in range(COLIBRI_LAUNCHES):
                 done = trace.call("quant_matmul", at=now, duration=kernel_us)
-                now += launch_us
-                if number % 2 == 0:
-                    copy = trace.launch(now, copy_us - 1, name="cudaMemcpyAsync")
-                    start = max(done, now + copy_us)
-                    trace.memcpy(start, 1, size=4096, name="Memcpy DtoH (Device -> Pinned)", correlation=copy)
+                now += COLIBRI_LAUNCH_US
+                if number < COLIBRI_COPIES:
+                    copy = trace.launch(now, COLIBRI_COPY_US - 1, name="cudaMemcpyAsync")
+                    start = max(done, now + COLIBRI_COPY_US)
+                    trace.memcpy(start, 1, size=4096, correlation=copy)
                     done = start + 1
-                    now += copy_us
-            for _ in range(syncs):
-                trace.launch(now, max(sync_us, done + 2 - now), name="cudaStreamSynchronize")
-                now += max(sync_us, done + 2 - now) + 1
+                    now += COLIBRI_COPY_US
+            for _ in range(COLIBRI_SYNCS):
+                us = max(COLIBRI_SYNC_US, done + 2 - now)
+                trace.launch(now, us, name="cudaStreamSynchronize")
+                now += us + 1
             at += layer_us
         trace.annotation(DECODE, begin, at - begin - 1)
     return trace

@@ -24,7 +24,7 @@ ARGMAX_OF_ONE = Work(ARGMAX, 9, "aten::argmax", [[1, VOCABULARY], []], [BF16, ""
 
 
 def layer(rows: int = TOKENS) -> tuple[Work, ...]:
-    matmul = Work(GEMM, 250, "aten::mm", [[rows, WIDTH], [WIDTH, 2048]], [BF16, BF16])
+    matmul = Work(GEMM, max(250 * rows / TOKENS, 12), "aten::mm", [[rows, WIDTH], [WIDTH, 2048]], [BF16, BF16])
     return Work(NORM, 20, "norm"), matmul, Work(ATTENTION, 300, "attend"), Work(ADD, 20, "aten::add")
 
 

@@ -123,12 +123,7 @@ def test_it_fires(rule: str, build: Callable[[], Built]) -> None:
 
 
 @pytest.mark.parametrize(("rule", "build"), cases("QUIET"))
-def test_it_keeps_quiet(rule: str, build: Callable[[], Built]) -> None:
-    assert rule not in loud(diagnosed(build()))
-
-
-@pytest.mark.parametrize(("rule", "build"), cases("QUIET"))
-def test_it_keeps_quiet_without_a_model_too(rule: str, build: Callable[[], Built]) -> None:
+def test_it_keeps_quiet_without_a_model(rule: str, build: Callable[[], Built]) -> None:
     assert rule not in loud(diagnosed(build(), model=None, tp=None))
 
 
