@@ -77,7 +77,8 @@ _INTRODUCTION = """\
 Over all cases of which the truth is known (`tests/catalogue`), each with a label that comes from facts: what was
 switched on, measured, reported, or built in. A case *with* a rule's cause must have its finding; in a case *without* it
 a finding above info is a false alarm. Where a rule may speak and be right, without having to, the case counts as
-neither: a step launched one by one is launch-bound whatever else it is. The cases are
+neither: a step launched one by one is launch-bound whatever else it is. A slowdown that was recorded in several ways
+(in a graph, its capture joined or not, eagerly, with stacks) is a case in each. The cases are
 
 """.splitlines()
 _SLIGHT = """\
