@@ -19,6 +19,7 @@ import numpy as np
 REPOSITORY = Path(__file__).parents[1]
 sys.path[:0] = [str(REPOSITORY)]  # the built traces are the tests'
 
+from scripts import precision  # noqa: E402
 from tests import published_cases  # noqa: E402
 
 from stepscope import load, units, what_if  # noqa: E402
@@ -252,7 +253,7 @@ PAIRS = [
         published_cases.pool_cast,
         (),
         17_680,
-        scale=(f"{published_cases.CAST}={425 / published_cases.LAYERS / published_cases.CAST_US:.5f}",),
+        scale=(f"{published_cases.CASTS}={425 / published_cases.LAYERS / published_cases.CAST_US:.5f}",),
         note="0.425 ms of small copies instead",
     ),
     Pair("sglang-omni#2182, built", published_cases.launched_one_by_one, ("launch-bound",), 6_430),
@@ -264,7 +265,7 @@ PAIRS = [
 
 
 def lines() -> Iterator[str]:
-    """Yield the lines of the page's second part."""
+    """Yield the lines of the page's last part."""
     measured = [row for trace in traces() for row in fidelity(trace)]
     yield from (HEADING, "", *_FIDELITY)
     yield from _table(
@@ -288,7 +289,7 @@ def lines() -> Iterator[str]:
             for row in map(predict, PAIRS)
         ),
     )
-    yield from ("", *_PUBLIC, "", *_UNPROFILED)
+    yield from ("", *_UNPROFILED)
     yield from _table(
         ("trace", "step", "estimated", "measured", "error"),
         (
@@ -349,15 +350,6 @@ Median steps, for graph-cast GPU spans, on the profiler's clock. *Built* traces 
 at 2.72 ms in the course of one process, for no known reason.
 
 """.splitlines()
-_PUBLIC = """\
-## Findings on traces of others
-
-Above minor, in traces that nobody made for this: `launch-bound` on TraceLens/h100's bert-small, whose GPU is 8% busy
-and whose every gap ends right after a launch, and on HTA/nccl_parser_config, a training step whose GPU is idle for 77%;
-`unfused-elementwise` on TraceLens/h100's Qwen1.5-0.5B, an eager prefill of 34.9 ms in which 759 of 1,198 kernels a step
-are chains of casts, squares, means and products: the norms and rotary embeddings of its library, written out operation
-by operation. What is predicted for it is what its fused kernels could gain at most.
-""".splitlines()
 _UNPROFILED = f"""\
 ## Without the profiler
 
@@ -382,7 +374,8 @@ def main() -> None:
     proof = prove(LAB, {rule.id for rule in all_rules()})
     rows = msgspec.json.format(msgspec.json.encode(list(proof.rows())), indent=1)
     (REPOSITORY / "benchmarks/results/prove.json").write_bytes(rows + b"\n")
-    PAGE.write_text("".join(f"{line}\n" for line in (*proof.markdown(), "", *lines())), encoding="utf-8")
+    page = (*proof.markdown(), "", *precision.lines(), "", *lines())
+    PAGE.write_text("".join(f"{line}\n" for line in page), encoding="utf-8")
 
 
 if __name__ == "__main__":

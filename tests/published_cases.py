@@ -1,45 +1,58 @@
-"""Four published cases as traces, built from their causes: durations, launches and waits, not from what came after.
+"""Published cases as traces, built from their causes: durations, launches and waits, not from what came after.
 
 What each step took before is laid out event by event; what it took once the cause was gone stands in the tests only.
 """
 
 from __future__ import annotations
 
-from tests.decode_steps import BETWEEN_GRAPHS_US
+from tests.decode_steps import BETWEEN_GRAPHS_US, STEP, Work, graphed
+from tests.kernel_names import ADD, ATTENTION, GEMM, TO_BF16
 from tests.kineto import Kineto
 
-CAST = "float8_to_bfloat16_cast"
-LAYERS, CAST_US = 61, 225.79
-"""sglang#35291: the casts of a decode step."""
+LAYERS, CAST_US, CASTS = 61, 225.79, "*direct_copy_kernel*"
+"""sglang#35291: the casts of a decode step, and a glob of their name."""
 
 
 def pool_cast() -> Kineto:
-    """sglang#35291: five replays of 31.52 ms a step, of which 61 casts of 225.79 µs; other kernels fill the rest.
+    """sglang#35291: five replays of 31.52 ms a step, of which 61 casts of 225.79 µs; other kernels fill the rest."""
+    other_us = (31_520.0 - BETWEEN_GRAPHS_US - LAYERS * CAST_US) / (2 * LAYERS)
+    cast = Work(TO_BF16, CAST_US, grid=(147_456, 1, 1))  # 131,072 × 576 elements, 512 a block
+    return graphed([[Work(GEMM, other_us), cast, Work(ATTENTION, other_us)] * LAYERS] * 5)
 
-    After each the host waits for the token, as a server does: 5 µs to return, 10 on the host, 6 until the next starts.
-    """
-    step_us = 31_520.0
-    other_us = (step_us - BETWEEN_GRAPHS_US - LAYERS * CAST_US) / (2 * LAYERS)
-    layer = [("gemm", other_us, (132, 1, 1)), (CAST, CAST_US, (65_536, 1, 1)), ("attention", other_us, (132, 1, 1))]
-    trace = Kineto()
-    at = 10.0
-    for _ in range(5):
-        done = trace.replay(layer * LAYERS, at=at) + 5
-        trace.launch(at + 55, done - (at + 55), name="cudaStreamSynchronize")
-        trace.annotation("step[DECODE bs=1]", at - 2, done - at)
-        at = done + 10
-    return trace
+
+def pool_of_16_bits() -> Kineto:
+    """sglang#35291's control: a pool in BF16, no copies, 17.20 ms."""
+    other_us = (17_200.0 - BETWEEN_GRAPHS_US) / (2 * LAYERS)
+    return graphed([[Work(GEMM, other_us), Work(ATTENTION, other_us)] * LAYERS] * 5)
 
 
 def launched_one_by_one() -> Kineto:
     """sglang-omni#2182: 836 kernels of 5.77 ms in all, launched evenly over 19.96 ms a step."""
-    kernels, busy_us, wall_us = 836, 5_770.0, 19_960.0
+    return _launched_evenly(836, 5_770.0, 19_960.0)
+
+
+def launched_while_the_gpu_is_busy() -> Kineto:
+    """sglang-omni#2182, Whisper: 399 kernels of 29.07 ms in all, launched evenly over 30.17 ms a step."""
+    return _launched_evenly(399, 29_070.0, 30_170.0)
+
+
+def replayed_in_one_launch() -> Kineto:
+    """sglang-omni#2182 with a CUDA graph: 906 kernels, 5.94 of 6.43 ms."""
+    trace = Kineto()
+    for begin in range(10, 10 + 4 * 6430, 6430):
+        trace.annotation(STEP, begin - 1, 6400)
+        end = trace.replay([(ADD, 5940 / 906, (1, 1, 1))] * 906, at=begin)
+        trace.launch(begin + 60, end + 5 - begin - 60, name="cudaStreamSynchronize")
+    return trace
+
+
+def _launched_evenly(kernels: int, busy_us: float, wall_us: float) -> Kineto:
     trace = Kineto()
     for step in range(4):
         begin = step * wall_us
-        trace.annotation("step[DECODE bs=1]", begin, wall_us - 10)
+        trace.annotation(STEP, begin, wall_us - 10)
         for number in range(kernels):
-            trace.call("kernel", at=begin + number * wall_us / kernels, duration=busy_us / kernels)
+            trace.call(ADD, at=begin + number * wall_us / kernels, duration=busy_us / kernels)
     return trace
 
 

@@ -52,3 +52,14 @@ def scratch_filled_in_every_attention_layer() -> Kineto:
     other = (SCRATCH_STEP_US - between) / (2 * SCRATCH_LAYERS)
     fills = [Work(FILL, SCRATCH_US)] * 3
     return graphed([[Work(GEMM, other), *fills, Work(ATTENTION, other)] * SCRATCH_LAYERS] * 4)
+
+
+KIMI_LAYERS, KIMI_COPY_US, KIMI_STEP_US = 93, 2.5, 25_530.0
+"""vllm#50847 and #50592: copies a step, and a step; what a copy takes is invented."""
+
+
+def copies_whose_removal_was_neutral() -> Kineto:
+    """vllm#50847: each layer copies its projection's result; 25.53 ms with them and 25.75 without some of them."""
+    other = (KIMI_STEP_US - BETWEEN_GRAPHS_US - KIMI_LAYERS * KIMI_COPY_US) / (2 * KIMI_LAYERS)
+    layer = [Work(ATTENTION, other), Work(GEMM, other), Work(STRIDED_COPY, KIMI_COPY_US, grid=(56, 1, 1))]
+    return graphed([layer * KIMI_LAYERS] * 4, annotation="step[DECODE bs=4]")

@@ -11,7 +11,8 @@ H100_PCIE = {"id": 0, "name": "NVIDIA H100 PCIe", "computeMajor": 9, "computeMin
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 RTX = {"id": 0, "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition", "computeMajor": 12, "numSms": 188}
 H20 = {"id": 0, "name": "NVIDIA H20", "computeMajor": 9, "computeMinor": 0, "numSms": 78}
-FILL = (Work(NORM, 4), Work(ATTENTION, 12), Work(ADD, 4))
+FILL = (Work(NORM, 8), Work(ATTENTION, 20), Work(ADD, 8))
+"""Longer than their launches, so that the GPU is the limit."""
 
 
 def on(device: dict[str, object], trace: Kineto) -> Kineto:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scripts import accuracy
+from scripts import accuracy, precision
 from scripts.accuracy import LAB, PAGE, PAIRS, SHARED, Pair
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not beside the repository")
@@ -46,7 +46,9 @@ def test_steps_of_graphs_are_estimated_as_they_were_timed_without_the_profiler()
 
 def test_the_page_is_as_the_script_writes_it() -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
-    assert page[page.index(accuracy.HEADING) :] == list(accuracy.lines()), "run: python scripts/accuracy.py"
+    parts = page.index(precision.HEADING), page.index(accuracy.HEADING)
+    assert page[parts[0] : parts[1]] == [*precision.lines(), ""], "run: python scripts/accuracy.py"
+    assert page[parts[1] :] == list(accuracy.lines()), "run: python scripts/accuracy.py"
 
 
 def test_the_laboratorys_traces_are_among_them() -> None:

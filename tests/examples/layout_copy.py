@@ -42,10 +42,10 @@ def copies_in_a_prefill() -> Kineto:
 
 
 def copies_beside_other_work() -> Kineto:
-    """vllm#50847: without its 93 copies a step took as long."""
+    """93 copies on a stream of their own, hidden behind the step's other work."""
     trace = Kineto()
-    for begin in range(10, 10 + 4 * 10_000, 10_000):
-        trace.annotation(BATCH, begin - 1, 9_000)
+    for begin in range(10, 10 + 4 * 8_400, 8_400):
+        trace.annotation(BATCH, begin - 1, 8_390)
         end = trace.replay([(ATTENTION, 90.0, (132, 1, 1))] * 93, at=begin)
         graph = trace.launch(begin + 51, 2, name="cudaGraphLaunch")
         for number in range(93):

@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 BF16 = "c10::BFloat16"
 TOKENS, WIDTH, VOCABULARY = 4096, 6144, 19_360
 LAYERS = 10
-LAYER = (
-    Work(NORM, 20, "norm"),
-    Work(GEMM, 250, "aten::mm", [[TOKENS, WIDTH], [WIDTH, 2048]], [BF16, BF16]),
-    Work(ATTENTION, 300, "attend"),
-    Work(ADD, 20, "aten::add"),
-)
 PREFILL = f"step[EXTEND bs=1 toks={TOKENS}]"
 ARGMAX_OF_ONE = Work(ARGMAX, 9, "aten::argmax", [[1, VOCABULARY], []], [BF16, ""], grid=(1, 1, 1))
+
+
+def layer(rows: int = TOKENS) -> tuple[Work, ...]:
+    matmul = Work(GEMM, max(250 * rows / TOKENS, 12), "aten::mm", [[rows, WIDTH], [WIDTH, 2048]], [BF16, BF16])
+    return Work(NORM, 20, "norm"), matmul, Work(ATTENTION, 300, "attend"), Work(ADD, 20, "aten::add")
 
 
 def head(rows: int, us: float) -> Work:
     return Work(GEMM, us, "aten::mm", [[rows, WIDTH], [WIDTH, VOCABULARY]], [BF16, BF16])
 
 
-def step(*tail: Work, annotation: str = PREFILL) -> Kineto:
-    return eager([[*LAYER * LAYERS, *tail]] * 3, annotation=annotation)
+def step(*tail: Work, annotation: str = PREFILL, rows: int = TOKENS) -> Kineto:
+    return eager([[*layer(rows) * LAYERS, *tail]] * 3, annotation=annotation)
 
 
 def all_tokens_then_a_slice() -> Kineto:
@@ -50,11 +49,11 @@ def all_tokens_of_an_unannotated_program() -> Kineto:
     ids = Work(
         "indexSelectLargeIndex", 10, "aten::embedding", [[VOCABULARY, WIDTH], [2, TOKENS // 2]], [BF16, "long int"]
     )
-    return eager([[ids, *LAYER * LAYERS, head(TOKENS, 1250), ARGMAX_OF_ONE]] * 3, annotation="ProfilerStep#1")
+    return eager([[ids, *layer() * LAYERS, head(TOKENS, 1250), ARGMAX_OF_ONE]] * 3, annotation="ProfilerStep#1")
 
 
 def without_shapes(tail: Sequence[Work]) -> Kineto:
-    bare = [work._replace(dims=None, types=None) for work in (*LAYER * LAYERS, *tail)]
+    bare = [work._replace(dims=None, types=None) for work in (*layer() * LAYERS, *tail)]
     return eager([bare] * 3, annotation=PREFILL)
 
 
@@ -82,11 +81,11 @@ def log_probabilities_without_shapes() -> Kineto:
 
 
 def decode_with_a_row_for_each_request() -> Kineto:
-    return step(head(256, 120), ARGMAX_OF_ONE, annotation="step[DECODE bs=256]")
+    return step(head(256, 120), ARGMAX_OF_ONE, annotation="step[DECODE bs=256]", rows=256)
 
 
 def drafted_tokens_that_are_verified() -> Kineto:
-    return step(head(8 * 16, 90), ARGMAX_OF_ONE, annotation="step[TARGET_VERIFY bs=16 toks=128]")
+    return step(head(8 * 16, 90), ARGMAX_OF_ONE, annotation="step[TARGET_VERIFY bs=16 toks=128]", rows=128)
 
 
 def many_prompts_with_a_row_each() -> Kineto:

@@ -59,7 +59,8 @@ def scores_cast_around_a_softmax() -> Kineto:
 
 def casts_around_norms() -> Kineto:
     up, down = copied(TO_FLOAT, 20, (1024, 4096), BF16, FLOAT), copied(BF16_FROM_FLOAT, 20, (1024, 4096), FLOAT, BF16)
-    return eager([[up, Work(NORM, 5), down, matmul(1024, 4096), *REST] * LAYERS] * 3)
+    step = [up, Work(NORM, 5), down, matmul(1024, 4096), *REST] * LAYERS
+    return eager([step] * 3, annotation="step[EXTEND bs=1 toks=1024]")
 
 
 def casts_of_indices() -> Kineto:

@@ -1,0 +1,44 @@
+"""What the rules are known to get wrong: misses and false alarms of the catalogue, each with its cause."""
+
+from __future__ import annotations
+
+ONE_RANK = (
+    "it waits for the rank that is late, and alone cannot tell that from a slow exchange; even its shortest calls"
+    " exceed the best known time"
+)
+OTHER_THREADS = (
+    "what a thread that launches nothing computes meanwhile is not held against the gaps, though the GPU waits for that"
+)
+LAST_OF_ALIKE = (
+    "without shapes the step's last multiplication is taken for the head if it takes as long as the head of all tokens"
+    " would; that every layer has one as long is not looked at"
+)
+STORED = "a kernel that dequantises cache or weights is taken to read what the addition before it wrote"
+
+KNOWN: dict[tuple[str, str], str] = {
+    ("lab, ranks-late1-1x1024-pool495552, graph, rank 0 alone", "slow-collective"): ONE_RANK,
+    ("lab, ranks-late1-1x1024-pool495552, eager, rank 0 alone", "slow-collective"): ONE_RANK,
+    ("published, flashinfer#1753, FP8, datasheet's rate", "low-precision-slower"): (
+        "good kernels are held to reach 0.6 of a datasheet's rate, at which BF16 would be as slow"
+    ),
+    ("published, colibri#431, retracted", "hidden-sync"): OTHER_THREADS,
+    ("published, colibri#431, retracted", "launch-bound"): OTHER_THREADS,
+    ("low-precision-slower: marlin_without_shapes", "lm-head-all-tokens"): LAST_OF_ALIKE,
+    ("padding: prefill", "lm-head-all-tokens"): LAST_OF_ALIKE,
+    ("low-precision-slower: experts_of_marlin_that_16_bits_would_beat", "low-precision-slower"): (
+        "in 16 bits all 64 experts are counted as read, though one token takes eight"
+    ),
+    ("weight-rematerialised: activations_of_a_weights_size_in_a_graph", "redundant-cast"): (
+        "in a graph the size alone tells a weight; that 128 tokens have activations of that size is not weighed, as"
+        " weight-rematerialised does"
+    ),
+    ("weight-rematerialised: training_that_converts_its_weights", "redundant-cast"): (
+        "in training weights change, and their casts are needed; the rule does not ask whether it is training"
+    ),
+    (
+        "weight-rematerialised: dequantisation_by_a_kernel_of_that_name_in_a_graph",
+        "unfused-elementwise",
+    ): STORED,
+    ("weight-rematerialised: dequantisation_of_a_prefix_from_the_cache", "unfused-elementwise"): STORED,
+}
+"""By case and rule."""
