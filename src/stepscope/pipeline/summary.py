@@ -12,8 +12,9 @@ from stepscope import document
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.across import Across
-from stepscope.pipeline.detect.findings import can_predict, in_order
+from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.detect.replays import can_predict
 from stepscope.pipeline.detect.suspects import COLLECTIVES, rule_out
 from stepscope.pipeline.efficiency import PhaseWork, efficiencies
 from stepscope.pipeline.step_work import work_by_class

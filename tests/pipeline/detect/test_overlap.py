@@ -27,16 +27,17 @@ def case() -> Case:
     return case_of(trace)
 
 
-def cause(case: Case, names: Collection[str], us: float = 1.0) -> Cause:
+def cause(case: Case, names: Collection[str], us: float = 1.0, *, factor: float = 0.0, is_idle: bool = False) -> Cause:
     rows = np.isin(case.linked.kernels["name"].cast(str).to_list(), list(names))
     return Cause(
         title="t",
         confidence=Confidence.HIGH,
         time_us_per_step=us,
         evidence=Evidence(),
-        change=Change(rows),
+        change=Change.scaled(rows, factor) if factor else Change(rows),
         assumption="a",
         control="c",
+        is_idle=is_idle,
     )
 
 
@@ -61,3 +62,39 @@ def test_of_the_same_work_the_rule_that_is_not_general_speaks() -> None:
 def test_a_cause_that_touches_no_kernel_is_part_of_nothing() -> None:
     built = case()
     assert set(explained(built, {"host": cause(built, ""), "a": cause(built, "a")}, ())) == {"host", "a"}
+
+
+def test_two_causes_that_shorten_the_same_work_both_hold() -> None:
+    """A step of padded rows, whose multiplications (b) are slow besides: 50 × 0.5 × 0.6 once both are fixed."""
+    built = case()
+    causes = {"padding": cause(built, "abc", factor=0.5), "slow": cause(built, "b", factor=0.6)}
+    assert set(explained(built, causes, {"slow"})) == {"padding", "slow"}
+    without = [found.change for found in explained(built, causes, {"slow"}).values() if found.change is not None]
+    left = built.timeline.replay(built.step_indices, without[0] | without[1])
+    assert np.median(left.busy_us) == 50 + 50 * 0.5 * 0.6 + 5
+
+
+def test_what_another_cause_shortens_to_next_to_nothing_is_a_part_of_it() -> None:
+    built = case()
+    for factor, kept in ((0.09, ["wide"]), (0.11, ["narrow", "wide"])):
+        causes = {"wide": cause(built, "ab", factor=factor), "narrow": cause(built, "b", factor=0.5)}
+        assert sorted(explained(built, causes, ())) == kept
+
+
+def test_work_that_is_gone_is_no_longer_shortened() -> None:
+    built = case()
+    causes = {"gone": cause(built, "ab"), "slow": cause(built, "b", factor=0.5)}
+    assert list(explained(built, causes, ())) == ["gone"]
+
+
+def test_a_rule_that_is_special_is_no_part_of_a_general_one_on_the_same_work() -> None:
+    built = case()
+    causes = {"special": cause(built, "b", factor=0.5), "general": cause(built, "b", factor=0.01)}
+    assert set(explained(built, causes, {"general"})) == {"special", "general"}
+
+
+def test_idle_time_is_no_part_of_work_though_it_takes_some_out() -> None:
+    """The reduction whose result a wait is for may be of a chain of small kernels; the wait is not."""
+    built = case()
+    causes = {"chain": cause(built, "bc"), "wait": cause(built, "c", is_idle=True)}
+    assert set(explained(built, causes, ())) == {"chain", "wait"}

@@ -76,6 +76,8 @@ class Cause:
     assumption: str
     control: str
     fix: Sequence[Fix] = field(default=())
+    is_idle: bool = False
+    """Whether it counts idle time of the GPU, between some pieces of work, and not work."""
 
 
 @dataclass(frozen=True, slots=True)
