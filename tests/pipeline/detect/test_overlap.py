@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,3 +99,11 @@ def test_idle_time_is_no_part_of_work_though_it_takes_some_out() -> None:
     built = case()
     causes = {"chain": cause(built, "bc"), "wait": cause(built, "c", is_idle=True)}
     assert set(explained(built, causes, ())) == {"chain", "wait"}
+
+
+def test_a_host_that_launches_too_slowly_is_of_no_work() -> None:
+    built = case()
+    nothing = np.zeros(built.linked.kernels.height, dtype=np.bool_)
+    host = replace(cause(built, ""), change=Change(nothing, launches_free=True))
+    causes = {"launch-bound": host, "a": cause(built, "a"), "b": cause(built, "b", factor=0.5)}
+    assert set(explained(built, causes, ())) == set(causes)
