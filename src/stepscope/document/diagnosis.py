@@ -338,9 +338,11 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     """The rule that looked for it and found nothing; None of suspects that are judged by their time."""
     time_us_per_step: float | None
-    """Of what was looked at."""
+    """Of what was looked at; of a rule's kernels those that no finding is about."""
     share_of_step: float | None
     reason: str
+    undecided: bool = False
+    """Whether the trace does not tell that it is not the cause; the reason says what is missing."""
 
 
 class CouldNotCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -208,7 +208,7 @@ def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
 def _ruled_out(index: int, examined: Examined, breakdown: Sequence[document.ClassTime]) -> Iterator[document.RuledOut]:
     for case, detected in zip(examined.cases, examined.detected, strict=True):
         times = {row.kernel_class: row.time_us_per_step for row in breakdown if row.phase == case.phase}
-        yield from rule_out(case, index, times, {finding.rule for finding in detected.findings}, detected.silent)
+        yield from rule_out(case, index, times, detected.causes, detected.silent)
 
 
 def _could_not_check(index: int, examined: Examined) -> Iterator[document.CouldNotCheck]:

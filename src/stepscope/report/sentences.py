@@ -32,6 +32,8 @@ NEGLIGIBLE_GAIN = 0.01
 """A gain below this fraction of the step is called none."""
 FOLDED_SHARE = 0.01
 """Findings that neither take nor gain this fraction of the step are only named."""
+_ASKED_BY = {"MoE GEMM": "gemm-below-roofline"}
+"""Suspects that lack what a rule lacks, which says it of more kernels."""
 SHOWN_FRAMES = 3
 SHOWN_RANKS = 8
 KERNEL_HEADER = ("longest kernels", "time a step", "share", "efficiency")
@@ -209,11 +211,14 @@ def _measured_rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def ruled_out_rows(rows: Sequence[RuledOut]) -> Iterator[tuple[str, str]]:
-    """Yield the suspects of a phase, each with why it is none; rules that looked at next to nothing are only named."""
-    folded = [row for row in rows if row.rule is not None and (row.share_of_step or 0.0) < FOLDED_SHARE]
-    yield from ((row.hypothesis, ruled_out_line(row)) for row in rows if row not in folded)
+    """Yield the suspects of a phase, each with why it is none; what takes next to nothing is only named."""
+    asked = {row.rule for row in rows if row.undecided and row.rule}
+    told = [row for row in rows if not (row.undecided and _ASKED_BY.get(row.hypothesis) in asked)]
+    folded = [row for row in told if not row.undecided and (row.share_of_step or 0.0) < FOLDED_SHARE]
+    yield from ((row.hypothesis, ruled_out_line(row)) for row in told if row not in folded)
     if folded:
-        yield "also looked for", f"{', '.join(row.hypothesis for row in folded)}: nothing of the kind was found"
+        names = ", ".join(row.hypothesis for row in folded)
+        yield "also looked for", f"{names}: nothing of the kind, or less than {units.share(FOLDED_SHARE)} of the step"
 
 
 def ruled_out_line(row: RuledOut) -> str:
