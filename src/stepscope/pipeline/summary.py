@@ -93,7 +93,9 @@ def together(parts: Sequence[document.Diagnosis], across: Across | None = None) 
         findings=in_order([*across.findings, *(finding for part in parts for finding in part.findings)]),
         ladder=[rung for part in parts for rung in part.ladder],
         ruled_out=[*(row for part in parts for row in part.ruled_out if not _is_told(row, across)), *across.ruled_out],
-        could_not_check=[*(row for part in parts for row in part.could_not_check), *across.could_not_check],
+        could_not_check=list(
+            dict.fromkeys([*(row for part in parts for row in part.could_not_check), *across.could_not_check])
+        ),
     )
 
 

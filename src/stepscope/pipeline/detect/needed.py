@@ -71,7 +71,7 @@ def needed(case: Case, kernel_class: str) -> Needed:
 def _of_collectives(case: Case, groups: list[WorkGroup]) -> Needed:
     """Return the best known time of collectives, of which the rest is waiting for other ranks, or a slow transfer."""
     floors: list[tuple[WorkGroup, float | None]] = []
-    judged = collectives(groups)
+    judged = collectives(groups, case.linked)
     for group in groups:
         message = message_of(group, case.linked, case.deployment, case.step) if group in judged else None
         best = best_known(case.gpu, message.collective, message.bytes, message.ranks) if message else None
