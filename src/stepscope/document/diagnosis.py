@@ -209,6 +209,13 @@ class RankArrival(msgspec.Struct, frozen=True, kw_only=True):
     """How long its kernel takes, in the same manner: transfer and waiting."""
 
 
+class AtBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finding's work takes in the steps of one batch size."""
+
+    batch_size: int
+    time_us_per_step: float
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen; the single fields describe the largest of the groups."""
 
@@ -255,6 +262,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     wait_us_per_step: float | None = None
     """`hidden-sync`: how long the host waits in those calls. No loss in itself: the GPU is at work meanwhile."""
     groups: list[Group] = []
+    by_batch: list[AtBatch] = []
+    """What this work takes at several batch sizes, ascending, where steps of several are at hand."""
     modules: list[str] = []
     """The modules around the op, outermost first: class and number of the instance."""
     layers: list[int] = []

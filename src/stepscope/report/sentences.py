@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.document import (
+        AtBatch,
         CouldNotCheck,
         Diagnosis,
         Evidence,
@@ -206,6 +207,8 @@ def _measured_rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "tensor", _tensor(evidence)
     if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
         yield "moves", _movement(evidence)
+    if evidence.by_batch:
+        yield "by batch", _by_batch(evidence.by_batch)
     if evidence.ranks:
         yield "ranks", _arrivals(evidence.ranks)
 
@@ -253,6 +256,8 @@ def folded_line(finding: Finding) -> str:
     return f"{finding.rule} ({units.time(finding.time_us_per_step)} a step, {units.share(finding.share_of_step)})"
 
 
+_FIXED = 0.05
+"""Times that differ by less do not grow with the batch."""
 _ADDS_UP = 0.05
 """Calls that are of several kinds, or not waste as a whole, do not make up what a finding costs."""
 
@@ -282,6 +287,13 @@ def _arrivals(ranks: Sequence[RankArrival]) -> str:
     ]
     more = f"; and {len(ranks) - SHOWN_RANKS} more" if len(ranks) > SHOWN_RANKS else ""
     return f"{'; '.join(told)}{more}"
+
+
+def _by_batch(sizes: Sequence[AtBatch]) -> str:
+    """Say what a finding's work takes at each batch size, and whether it is the same at all."""
+    times = [at.time_us_per_step for at in sizes]
+    told = ", ".join(f"batch {at.batch_size} {units.time(at.time_us_per_step)}" for at in sizes)
+    return f"{told}{': a fixed cost' if max(times) <= (1 + _FIXED) * min(times) else ''}"
 
 
 def _modules(evidence: Evidence) -> str:

@@ -107,3 +107,18 @@ def test_a_host_that_launches_too_slowly_is_of_no_work() -> None:
     host = replace(cause(built, ""), change=Change(nothing, launches_free=True))
     causes = {"launch-bound": host, "a": cause(built, "a"), "b": cause(built, "b", factor=0.5)}
     assert set(explained(built, causes, ())) == set(causes)
+
+
+def test_parts_of_one_kernels_time_that_two_causes_take_add_up() -> None:
+    """Of a collective (a, 100) 60 are waiting and 30 a transfer that is slow: 10 are left, and of b 0.5 × (50 - 20)."""
+    built = case()
+    name = built.linked.kernels["name"].cast(str).to_numpy()
+    wait, transfer = (Change.shorter(np.where(name == "a", us * 1e3, 0.0)) for us in (60, 30))
+    other = Change.scaled(name == "b", 0.5) | Change.shorter(np.where(name == "b", 20e3, 0.0))
+    causes = {
+        rule: replace(cause(built, "a"), change=change) for rule, change in (("wait", wait), ("transfer", transfer))
+    }
+    assert set(explained(built, causes, ())) == {"wait", "transfer"}
+    left = built.timeline.replay(built.step_indices, wait | transfer | other)
+    assert np.median(left.busy_us) == 10 + 15 + 10
+    assert (wait | transfer).touched.tolist() == (name == "a").tolist()

@@ -279,7 +279,13 @@ def test_what_collectives_tell_of_themselves(tmp_path: Path) -> None:
         {**told, "In msg nelems": 10, "dtype": "a type to come"},
         {**told, "In msg nelems": -1, "dtype": "Float", "Group size": "two"},
         {**told, "In msg nelems": 1 << 62, "dtype": "Float", "Group size": 1 << 40},
-        {"Collective name": ["odd"], "Process Group Name": ["odd"], "Process Group Ranks": {}, "In msg nelems": [], "dtype": 3},
+        {
+            "Collective name": ["odd"],
+            "Process Group Name": ["odd"],
+            "Process Group Ranks": {},
+            "In msg nelems": [],
+            "dtype": 3,
+        },
         {},
     ]
     for at, args in enumerate(rows, start=1):

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from stepscope.document import Confidence, Finding, Range, Severity, WhatIf
+from stepscope.pipeline.detect import by_batch
 from stepscope.pipeline.detect.replays import Replays, can_predict
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _finding(case: Case, trace: int | None, rule: str, cause: Cause, replays: Re
         notes=[*cause.notes, *([_BY_SHARE] if replays is None else [])],
         time_us_per_step=cause.time_us_per_step,
         share_of_step=share,
-        evidence=cause.evidence,
+        evidence=replace(cause.evidence, by_batch=by_batch.within(case, cause)),
         what_if=what_if,
         control=cause.control,
         fix=[replace(fix, expected_step_us=what_if.step_us.expected if what_if else None) for fix in cause.fix],

@@ -72,12 +72,12 @@ def _parts_of_work(case: Case, changes: Mapping[str, Change], general: Collectio
 def _covered(part: Change, whole: Change) -> Floats:
     """Return how much of each kernel that one change touches another one covers; shape [kernels].
 
-    Where both only shorten a kernel both hold, and their factors multiply: then the other covers what it takes away.
+    Where both only shorten a kernel both hold: factors multiply, so that the other covers what it takes away, and parts
+    of the time add up.
     """
     both = (part.touched & whole.touched).astype(np.float64)
-    if part.factor is None or whole.factor is None:
-        return both
-    covered: Floats = both * np.where(part.removed | whole.removed, 1.0, 1.0 - whole.factor)
+    left = 1.0 if whole.factor is None else whole.factor
+    covered: Floats = both * np.where(part.removed | whole.removed, 1.0, 1.0 - left)
     return covered
 
 

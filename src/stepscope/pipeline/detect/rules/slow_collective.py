@@ -162,7 +162,6 @@ def _cause(case: Case, slow: Sequence[_Slow], excess_ns: NDArray[np.float64], re
     told = "" if message.recorded else ", as the model has it"
     elsewhere = "" if best.same_gpu else ", on other GPUs than these"
     recorded = case.linked.kernels["duration_ns"].to_numpy()
-    lasting = np.maximum(recorded - excess_ns, 0.0)
     unsure = (not message.recorded or not best.same_gpu) + (replayed is None)
     return Cause(
         title=f"{units.count(largest.calls_per_step)} {message.collective}s of {size} a step take"
@@ -184,7 +183,7 @@ def _cause(case: Case, slow: Sequence[_Slow], excess_ns: NDArray[np.float64], re
             best_known_us=best.us,
             replayed_trace=replayed,
         ),
-        change=Change.lasting(excess_ns > 0, lasting, recorded),
+        change=Change.shorter(np.minimum(excess_ns, recorded)),
         assumption=ASSUMPTION,
         control=CONTROL,
         fix=FIXES,
