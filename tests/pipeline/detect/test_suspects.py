@@ -16,6 +16,7 @@ from tests.stages import diagnosed
 
 from stepscope import units
 from stepscope.hardware import best_known, find_gpu
+from stepscope.pipeline.detect.suspects import CANNOT_BE_TOLD
 from stepscope.report import Format, draw
 
 if TYPE_CHECKING:
@@ -335,3 +336,15 @@ def test_what_a_rule_looked_at_is_without_what_a_finding_is_about() -> None:
     found = rule_row(diagnosis, "redundant-cast")
     assert found is not None
     assert found.time_us_per_step == pytest.approx(30, rel=0.01)
+
+
+def test_a_copy_that_takes_next_to_nothing_raises_no_question() -> None:
+    for us, undecided in ((25, True), (15, False)):  # of 2,000 and the copy: 1.2 and 0.7%
+        cast = Work(TO_BF16, us, grid=(24_576, 1, 1))  # 2048 × 6144, as many elements as q_a_proj has
+        found = row(diagnosed(graphed([[cast, Work(ADD, 2000)]] * 3)), "weight dequantisation")
+        assert found.undecided is undecided
+        assert found.reason == (
+            f"{CANNOT_BE_TOLD}: a copy moves 12.6 M elements, as many as q_a_proj has"
+            if undecided
+            else "the longest copy that may be of a weight takes 15.0 µs"
+        )

@@ -181,6 +181,9 @@ def _dequantisation(
         return time_us + copies_us, f"{copied}; {kernels}" if time_us else copied
     for group, moved in copies:  # the longest first: the largest copy may be no weight, and a smaller one be one
         matches = match_elements(weights, moved.elements_low, moved.elements_high)
+        if matches and group.time_us_per_step < TOLD_SHARE * case.measured.step_us:
+            copied = f"the longest copy that may be of a weight takes {units.time(group.time_us_per_step)}"
+            return time_us + copies_us, f"{copied}; {kernels}" if time_us else copied
         if matches:
             copied = f"a copy moves {units.number(moved.elements_high)} elements, as many as {matches[0].name} has"
             return time_us + group.time_us_per_step, f"{CANNOT_BE_TOLD}: {copied}"
