@@ -303,6 +303,8 @@ def test_attention_asks_for_the_model_and_then_for_the_tokens() -> None:
         row(diagnosed(trace, model=model, tp=tp), "attention") for model, tp in ((None, None), ("glm-5", 8))
     )
     assert without.reason.endswith("cannot be told: the model is not known (--model and --tp)")
+    alone = row(diagnosed(trace, tp=None), "attention")
+    assert alone.reason.endswith("cannot be told: how many ranks share it is not known (--tp)")
     assert with_model.reason.endswith("cannot be told: how many tokens are live is not known (--context)")
     told = row(diagnosed(trace, context=1024), "attention")
     assert "its work needs at least" in told.reason

@@ -22,6 +22,7 @@ LEAST_KNOWN = 0.05
 NO_RATES = "the rates of this GPU are not known"
 NO_SHAPES = "no shapes were recorded (--capture-trace, or record_shapes=True)"
 NO_MODEL = "the model is not known (--model and --tp)"
+NO_RANKS = "how many ranks share it is not known (--tp)"
 NO_TOKENS = "how many tokens are live is not known (--context)"
 NO_BYTES = "how many bytes they carry is not known (--model and --tp, or an eager run with record_shapes=True)"
 NO_COST = "what its ops cost is not known"
@@ -96,7 +97,9 @@ def _missing(case: Case, unknown: list[WorkGroup]) -> str:
     if Ceilings.of(case.gpu) is None:
         return NO_RATES
     if largest.kernel_class == "attention":
-        if deployment.spec is None or deployment.parallel is None:
+        if deployment.spec is None:
             return NO_MODEL
+        if deployment.parallel is None:
+            return NO_RANKS
         return NO_TOKENS if case.phase == "decode" else NO_COST
     return NO_SHAPES if largest.input_shapes is None else NO_COST
