@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     """µs of work before each collective of a step, by rank."""
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
 STEP = "step[DECODE bs=1]"
 GAP_US = 21.0
@@ -42,6 +43,8 @@ def in_lockstep(
     drifts: Sequence[float] = (),
     world: int | None = None,
     device: str = "NVIDIA H200",
+    kernel: str = ALL_REDUCE,
+    told: str | None = None,
 ) -> list[Kineto]:
     """Return the traces of ranks that replay each step as a graph.
 
@@ -52,6 +55,8 @@ def in_lockstep(
         drifts: by how much each rank's clock is fast, as a fraction.
         world: ranks of the run; None: those at hand.
         device: the GPUs' name.
+        kernel: that of the collectives.
+        told: what torch calls them; None: it does not tell.
     """
     count = len(steps[0])
     traces = [
@@ -67,6 +72,10 @@ def in_lockstep(
         for rank, trace in enumerate(traces):
             clock = Clock(offsets[rank] if offsets else 0.0, drifts[rank] if drifts else 0.0)
             _record(trace, begin, step[rank], ends, clock)
+            for event in trace.events:
+                if event["name"] == ALL_REDUCE:
+                    event["name"] = kernel
+                    event["args"] |= {} if told is None else {"Collective name": told, "Process Group Name": "ep"}
         begin = ends[-1] + GAP_US
     return traces
 

@@ -260,7 +260,7 @@ def test_healthy_graphs_have_no_finding(trace: str) -> None:
     assert rules(diagnosed(trace)) == []
 
 
-HAVE_A_SUSPECT = {"slow-collective", "rank-skew", "weight-rematerialised", "launch-bound"}
+HAVE_A_SUSPECT = {"slow-collective", "rank-skew", "weight-rematerialised", "launch-bound", "slow-sampling"}
 
 
 @pytest.mark.parametrize("trace", WITH_CAST)

@@ -113,7 +113,8 @@ def test_no_sentence_is_cut_off(report_format: Format) -> None:
     assert finding.what_if is not None
     sentences = [finding.title, finding.control, finding.what_if.assumption, *(fix.what for fix in finding.fix)]
     sentences += [
-        row.hypothesis if row.rule and (row.share_of_step or 0) < 0.01 else row.reason for row in diagnosis.ruled_out
+        row.reason if row.undecided or (row.share_of_step or 0) >= 0.01 else row.hypothesis
+        for row in diagnosis.ruled_out
     ]
     sentences += [row.missing for row in diagnosis.could_not_check]
     missing = [sentence for sentence in sentences if " ".join(sentence.split()) not in text]

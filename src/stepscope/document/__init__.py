@@ -35,6 +35,7 @@ from stepscope.document.comparison import (
 )
 from stepscope.document.diagnosis import (
     SCHEMA_VERSION,
+    AtBatch,
     Attribution,
     ClassTime,
     Confidence,
@@ -99,6 +100,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Amortisation",
     "Answer",
+    "AtBatch",
     "Attribution",
     "BatchCost",
     "BatchPoint",

@@ -209,6 +209,13 @@ class RankArrival(msgspec.Struct, frozen=True, kw_only=True):
     """How long its kernel takes, in the same manner: transfer and waiting."""
 
 
+class AtBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finding's work takes in the steps of one batch size."""
+
+    batch_size: int
+    time_us_per_step: float
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen; the single fields describe the largest of the groups."""
 
@@ -255,6 +262,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     wait_us_per_step: float | None = None
     """`hidden-sync`: how long the host waits in those calls. No loss in itself: the GPU is at work meanwhile."""
     groups: list[Group] = []
+    by_batch: list[AtBatch] = []
+    """What this work takes at several batch sizes, ascending, where steps of several are at hand."""
     modules: list[str] = []
     """The modules around the op, outermost first: class and number of the instance."""
     layers: list[int] = []
@@ -338,9 +347,11 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     """The rule that looked for it and found nothing; None of suspects that are judged by their time."""
     time_us_per_step: float | None
-    """Of what was looked at."""
+    """Of what was looked at; of a rule's kernels those that no finding is about."""
     share_of_step: float | None
     reason: str
+    undecided: bool = False
+    """Whether the trace does not tell that it is not the cause; the reason says what is missing."""
 
 
 class CouldNotCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -276,7 +276,7 @@ def _rank_calls(index: int, examined: Examined) -> RankCalls:
     groups = [
         (group, message_of(group, examined.linked, examined.deployment, case.step))
         for case in examined.cases
-        for group in collectives(case.groups)
+        for group in collectives(case.groups, examined.linked)
     ]
     step_us = {case.phase: case.measured.step_us for case in examined.cases}
     return RankCalls.of(index, examined.linked, examined.steps, groups=groups, step_us=step_us, gpu=examined.gpu)

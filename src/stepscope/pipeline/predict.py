@@ -15,9 +15,10 @@ from stepscope import units
 from stepscope.document import PredictedChange, PredictedPhase, Prediction, Range, Spread, encodable
 from stepscope.errors import UsageError
 from stepscope.kernel_name import short_name
-from stepscope.pipeline.detect.findings import RANGE, can_predict, predicted_range
+from stepscope.pipeline.detect.findings import RANGE, predicted_range
 from stepscope.pipeline.detect.ladder import ladder
 from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.detect.replays import can_predict
 from stepscope.pipeline.steps import Phase
 from stepscope.pipeline.whatif import MOST_ERROR, Change, chains, fused, host_time, only_launched
 from stepscope.trace import intervals

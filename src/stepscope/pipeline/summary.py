@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from stepscope import document
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.cost import Ceilings
+from stepscope.pipeline.detect import by_batch
 from stepscope.pipeline.detect.across import Across
-from stepscope.pipeline.detect.findings import can_predict, in_order
+from stepscope.pipeline.detect.findings import in_order
 from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.detect.replays import can_predict
 from stepscope.pipeline.detect.suspects import COLLECTIVES, rule_out
 from stepscope.pipeline.efficiency import PhaseWork, efficiencies
 from stepscope.pipeline.step_work import work_by_class
@@ -81,7 +83,7 @@ def summarise(index: int, examined: Examined) -> document.Diagnosis:
 
 def together(parts: Sequence[document.Diagnosis], across: Across | None = None) -> document.Diagnosis:
     """Return one document of several traces' own, and of what ranks show side by side, their findings ordered."""
-    across = across or Across()
+    across, parts = across or Across(), by_batch.across(parts)
     return document.Diagnosis(
         traces=[trace for part in parts for trace in part.traces],
         model=_common_model([part.model for part in parts if part.model]),
@@ -90,9 +92,14 @@ def together(parts: Sequence[document.Diagnosis], across: Across | None = None) 
         breakdown=[row for part in parts for row in part.breakdown],
         kernels=[row for part in parts for row in part.kernels],
         findings=in_order([*across.findings, *(finding for part in parts for finding in part.findings)]),
-        ladder=[rung for part in parts for rung in part.ladder],
+        ladder=[
+            *(rung for part in parts for rung in part.ladder if (rung.trace, rung.phase) not in across.ladders),
+            *(rung for rungs in across.ladders.values() for rung in rungs),
+        ],
         ruled_out=[*(row for part in parts for row in part.ruled_out if not _is_told(row, across)), *across.ruled_out],
-        could_not_check=[*(row for part in parts for row in part.could_not_check), *across.could_not_check],
+        could_not_check=list(
+            dict.fromkeys([*(row for part in parts for row in part.could_not_check), *across.could_not_check])
+        ),
     )
 
 
@@ -207,7 +214,7 @@ def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
 def _ruled_out(index: int, examined: Examined, breakdown: Sequence[document.ClassTime]) -> Iterator[document.RuledOut]:
     for case, detected in zip(examined.cases, examined.detected, strict=True):
         times = {row.kernel_class: row.time_us_per_step for row in breakdown if row.phase == case.phase}
-        yield from rule_out(case, index, times, {finding.rule for finding in detected.findings}, detected.silent)
+        yield from rule_out(case, index, times, detected.causes, detected.silent)
 
 
 def _could_not_check(index: int, examined: Examined) -> Iterator[document.CouldNotCheck]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.document import (
+        AtBatch,
         CouldNotCheck,
         Diagnosis,
         Evidence,
@@ -33,6 +34,8 @@ NEGLIGIBLE_GAIN = 0.01
 """A gain below this fraction of the step is called none."""
 FOLDED_SHARE = 0.01
 """Findings that neither take nor gain this fraction of the step are only named."""
+_ASKED_BY = {"MoE GEMM": "gemm-below-roofline"}
+"""Suspects that lack what a rule lacks, which says it of more kernels."""
 SHOWN_FRAMES = 3
 SHOWN_GROUPS = 3
 SHOWN_RANKS = 8
@@ -208,6 +211,8 @@ def _measured_rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "tensor", _tensor(evidence)
     if evidence.achieved_gb_per_s is not None and evidence.bytes_per_call is not None:
         yield "moves", _movement(evidence)
+    if evidence.by_batch:
+        yield "by batch", _by_batch(evidence.by_batch)
     if evidence.ranks:
         yield "ranks", _arrivals(evidence.ranks)
     if evidence.host_call:
@@ -217,11 +222,14 @@ def _measured_rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def ruled_out_rows(rows: Sequence[RuledOut]) -> Iterator[tuple[str, str]]:
-    """Yield the suspects of a phase, each with why it is none; rules that looked at next to nothing are only named."""
-    folded = [row for row in rows if row.rule is not None and (row.share_of_step or 0.0) < FOLDED_SHARE]
-    yield from ((row.hypothesis, ruled_out_line(row)) for row in rows if row not in folded)
+    """Yield the suspects of a phase, each with why it is none; what takes next to nothing is only named."""
+    asked = {row.rule for row in rows if row.undecided and row.rule}
+    told = [row for row in rows if not (row.undecided and _ASKED_BY.get(row.hypothesis) in asked)]
+    folded = [row for row in told if not row.undecided and (row.share_of_step or 0.0) < FOLDED_SHARE]
+    yield from ((row.hypothesis, ruled_out_line(row)) for row in told if row not in folded)
     if folded:
-        yield "also looked for", f"{', '.join(row.hypothesis for row in folded)}: nothing of the kind was found"
+        names = ", ".join(row.hypothesis for row in folded)
+        yield "also looked for", f"{names}: nothing of the kind, or less than {units.share(FOLDED_SHARE)} of the step"
 
 
 def ruled_out_line(row: RuledOut) -> str:
@@ -256,6 +264,8 @@ def folded_line(finding: Finding) -> str:
     return f"{finding.rule} ({units.time(finding.time_us_per_step)} a step, {units.share(finding.share_of_step)})"
 
 
+_FIXED = 0.05
+"""Times that differ by less do not grow with the batch."""
 _ADDS_UP = 0.05
 """Calls that are of several kinds, or not waste as a whole, do not make up what a finding costs."""
 
@@ -297,6 +307,13 @@ def _arrivals(ranks: Sequence[RankArrival]) -> str:
     ]
     more = f"; and {len(ranks) - SHOWN_RANKS} more" if len(ranks) > SHOWN_RANKS else ""
     return f"{'; '.join(told)}{more}"
+
+
+def _by_batch(sizes: Sequence[AtBatch]) -> str:
+    """Say what a finding's work takes at each batch size, and whether it is the same at all."""
+    times = [at.time_us_per_step for at in sizes]
+    told = ", ".join(f"batch {at.batch_size} {units.time(at.time_us_per_step)}" for at in sizes)
+    return f"{told}{': a fixed cost' if max(times) <= (1 + _FIXED) * min(times) else ''}"
 
 
 def _modules(evidence: Evidence) -> str:

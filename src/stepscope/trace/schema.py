@@ -45,6 +45,7 @@ KERNELS: Mapping[str, Column] = {
     "block_y": Column(pl.Int16, "threads a block in y", null=_NO_LAUNCH),
     "block_z": Column(pl.Int16, "threads a block in z", null=_NO_LAUNCH),
     "bytes": Column(pl.Int64, "bytes moved by a memcpy or memset", unit="B", null="a kernel, or not recorded"),
+    "collective": Column(pl.Categorical(), "what torch calls a collective: allreduce, all_to_all", null=_NO_COLLECTIVE),
     "group": Column(pl.Categorical(), "name and ranks of a collective's process group", null=_NO_COLLECTIVE),
     "group_size": Column(pl.Int32, "ranks of a collective's process group", null=_NO_COLLECTIVE),
     "message_bytes": Column(pl.Int64, "bytes that a rank gives to a collective", unit="B", null=_NO_COLLECTIVE),

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.decode_steps import STEP, Work, copied, eager
-from tests.kernel_names import ADD, TO_BF16
+from tests.examples.fill_in_step import FILL
+from tests.kernel_names import ADD, ATTENTION, GEMM, TO_BF16
 from tests.kineto import Kineto
 from tests.published_cases import launched_one_by_one
 from tests.stages import case_of, diagnosed
 
+from stepscope import units
 from stepscope.document import Confidence, Evidence, Finding, Fix, Range, Severity, WhatIf
 from stepscope.pipeline.detect import detect
 from stepscope.pipeline.detect.findings import findings_of, in_order, predicted_range, severity_of_gain
@@ -251,3 +253,38 @@ def test_a_folded_finding_is_only_named() -> None:
 def test_a_range_does_not_go_below_nothing() -> None:
     predicted = predicted_range(np.array([900.0, 11_000.0, 11_000.0]), np.array([10.0, 10_000.0, 10_000.0]))
     assert (predicted.low, predicted.expected) == (0, 10_000)
+
+
+def test_the_ladder_of_three_findings_and_what_is_folded_are_told_in_each_report() -> None:
+    """78 layers: a pool cast of 100 µs, a multiplication of 30, of which a good kernel takes 10.3, a fill of 15.
+
+    Two casts a step take 4 µs each; the rest takes 20 a layer.
+    """
+    pool = copied(TO_BF16, 100, (495_552, 1, 576), "c10::Float8_e4m3fn", "c10::BFloat16")
+    product = Work(GEMM, 30, "aten::mm", [[1, 6144], [6144, 2048]], ["c10::BFloat16"] * 2, (64, 1, 1))
+    small = copied(TO_BF16, 4, (1024, 1024), "float", "c10::BFloat16")
+    layer = [pool, product, Work(FILL, 15), Work(ATTENTION, 20)]
+    diagnosis = diagnosed(eager([[*layer * 78, small, small]] * 4))
+    assert [found.rule for found in diagnosis.findings] == [
+        "kv-pool-cast",
+        "gemm-below-roofline",
+        "fill-in-step",
+        "redundant-cast",
+    ]
+    good = 2 * (6144 * 2048 + 6144 + 2048) / 4300e3 / 0.8 + 3
+    steps = [78 * us + 8 for us in (30 + 15 + 20, good + 15 + 20, good + 20)]
+    rungs = [(rung.fixed, rung.step_us) for rung in diagnosis.ladder]
+    assert [fixed for fixed, _ in rungs] == ["kv-pool-cast", "gemm-below-roofline", "fill-in-step"]
+    assert [us for _, us in rungs] == pytest.approx(steps, rel=0.01)
+    said = [units.time(us) for us in (diagnosis.steps[0].duration_us.median, *(us for _, us in rungs))]
+    ladder = (
+        f"One after another (decode): {said[0]}, without kv-pool-cast {said[1]}, without gemm-below-roofline too"
+        f" {said[2]}, without fill-in-step too {said[3]}."
+    )
+    for report in (Format.TERMINAL, Format.MARKDOWN):
+        drawing = StringIO()
+        draw(diagnosis, report, drawing)
+        text = " ".join(drawing.getvalue().replace("\\", "").split())
+        assert ladder in text
+        assert "Also seen: redundant-cast (8.0 µs a step, 0.1%)." in text
+        assert "4. " not in text.partition("Findings")[2].partition("One after another")[0]

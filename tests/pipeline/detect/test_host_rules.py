@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.answers import finding, rules
 from tests.examples import hidden_sync, jit_or_allocator_in_step, prefill_blocks_decode
-from tests.host_programs import PREFILL, TO_GPU, TO_HOST, TO_PINNED, Program, steps
+from tests.host_programs import CHOSEN, LONGEST, PREFILL, TO_GPU, TO_HOST, TO_PINNED, Program, steps
 from tests.kernel_names import GEMM
 from tests.published_cases import waits_for_copies, waits_over_a_busy_queue
 from tests.stages import diagnosed
@@ -175,6 +175,107 @@ def test_the_laboratorys_tables_between_eager_steps() -> None:
     found = finding(diagnosis, "host-gap")
     assert found.what_if is not None
     assert found.what_if.step_us.expected == pytest.approx(healthy_us(case, "eager"), rel=0.10)
+
+
+# a wait, and what the host prepares after it
+
+
+def read_and_prepared(us: float) -> Kineto:
+    """2,000 µs of work, and a reduction whose result the host reads before it prepares the next step.
+
+    The GPU is idle for 8 and 1 to return, what is prepared, 2 and 1 until the launch, and 6 until the GPU begins.
+    """
+
+    def one(host: Program) -> None:
+        host.work(GEMM, 100, times=20)
+        host.work(LONGEST, 2, op="aten::max")
+        host.copy(TO_PINNED, "aten::item")
+        host.think(us)
+
+    return steps(one)
+
+
+def test_the_gap_after_a_wait_is_the_waits_where_it_would_be_gone_without_it() -> None:
+    diagnosis = diagnosed(read_and_prepared(1000))
+    assert rules(diagnosis) == ["hidden-sync"]
+    found = finding(diagnosis, "hidden-sync")
+    assert found.time_us_per_step == pytest.approx(1000 + 18)
+    # the preparation alone gains its 1,000 µs, and 18 less what it takes until the GPU begins
+    assert (
+        found.notes[-1] == "The same idle time is what host-gap finds; without that alone the step is 1.02 ms shorter."
+    )
+    assert found.what_if is not None
+    assert found.what_if.step_us.expected == pytest.approx(2000, abs=2)
+    assert [rung.fixed for rung in diagnosis.ladder] == ["hidden-sync"]
+
+
+def test_the_gap_is_the_preparations_where_it_is_longer_than_the_wait() -> None:
+    diagnosis = diagnosed(read_and_prepared(3000))
+    assert rules(diagnosis) == ["host-gap"]
+    found = finding(diagnosis, "host-gap")
+    assert found.time_us_per_step == pytest.approx(3000 + 12)
+    # the read's op lasts from 210 µs after the step's begin, when all is launched, until 2,019; the reduction's takes 6
+    assert (
+        found.notes[-1]
+        == "The same idle time is what hidden-sync finds; without that alone the step is 1.82 ms shorter."
+    )
+    assert found.what_if is not None
+    assert found.what_if.step_us.expected == pytest.approx(2005, abs=2)
+
+
+def test_where_each_causes_a_part_their_times_are_apart() -> None:
+    """The token is read first, so that the read of the length after it waits for next to nothing."""
+
+    def one(host: Program) -> None:
+        host.work(GEMM, 100, times=20)
+        host.work(CHOSEN, 5, op="aten::argmax")
+        host.copy(TO_HOST, "aten::to")
+        host.work(LONGEST, 2, op="aten::max")
+        host.copy(TO_PINNED, "aten::item")
+        host.think(400)
+
+    diagnosis = diagnosed(steps(one))
+    (step,) = diagnosis.steps
+    gap, read = (finding(diagnosis, rule) for rule in ("host-gap", "hidden-sync"))
+    # what the host does not do without the read: the reduction's op of 6 µs, and the read's of 8, 11 of waiting and 1
+    assert read.time_us_per_step == pytest.approx(26, abs=1)
+    # 10 from the reduction to the copy, then 8 and 1 to return, 400 of preparation, 2 and 1 until the launch
+    assert gap.time_us_per_step + read.time_us_per_step == pytest.approx(422, abs=1)
+    assert step.gpu_idle_us is not None
+    assert gap.time_us_per_step + read.time_us_per_step <= step.gpu_idle_us
+
+
+def test_waits_of_a_step_together_let_the_host_run_ahead() -> None:
+    """Ten waits of 440 µs each in a step, and 3 ms prepared after the last: without them the host is 4.4 ms ahead."""
+
+    def one(host: Program) -> None:
+        for us in (*[100] * 9, 3000):
+            host.work(GEMM, 100, times=5)
+            host.copy(TO_PINNED, "aten::nonzero")
+            host.think(us)
+
+    diagnosis = diagnosed(steps(one))
+    (step,) = diagnosis.steps
+    assert rules(diagnosis) == ["hidden-sync"]
+    found = finding(diagnosis, "hidden-sync")
+    assert found.time_us_per_step == pytest.approx(step.gpu_idle_us)
+    assert found.what_if is not None
+    assert found.what_if.step_us.expected == pytest.approx(50 * 100 + 10 * 2, abs=20)
+
+
+def test_allocations_between_steps_are_not_the_preparations() -> None:
+    def one(host: Program) -> None:
+        host.work(GEMM, 100, times=20)
+        host.work(CHOSEN, 5, op="aten::argmax")
+        host.copy(TO_HOST, "aten::to")
+        host.call("cudaFree", 600)
+        host.think(1000)
+
+    diagnosis = diagnosed(steps(one))
+    assert finding(diagnosis, "jit-or-allocator-in-step").time_us_per_step == pytest.approx(600)
+    found = finding(diagnosis, "host-gap")
+    assert found.time_us_per_step == pytest.approx(8 + 1 + 1 + 1000 + 2 + 1)
+    assert not any("same idle time" in note for each in diagnosis.findings for note in each.notes)
 
 
 # jit-or-allocator-in-step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.answers import finding, rules
 from tests.decode_steps import Work, copied, eager, graphed
@@ -17,8 +19,10 @@ from tests.examples.padding import (
 from tests.kernel_names import ATTENTION, GATHER, TO_BF16
 from tests.stages import diagnosed
 
+from stepscope import diagnose
 from stepscope.document import Confidence, Severity
 
+LAB = Path(__file__).parents[2] / "traces"
 HIT_BY_16 = 256 * (1 - (1 - 8 / 256) ** 16)
 HIT_BY_3 = 256 * (1 - (1 - 8 / 256) ** 3)
 
@@ -73,3 +77,36 @@ def test_without_a_model_the_experts_are_asked_for() -> None:
     assert "--model" in asked.how_to_capture
     healthy = graphed([layer(3) * LAYERS] * 3, annotation=decode(3))
     assert "padding" not in {each.rule for each in diagnosed(healthy, model=None, tp=None).could_not_check}
+
+
+def test_padded_multiplications_that_are_slow_besides_have_both_causes() -> None:
+    """2,048 rows where 1,024 are live: 51.5 GFLOP take 65.2 µs at 790 TFLOPS; a good kernel 84.6, today's 250."""
+    multiply = layer(2048, None, shapes=True)[1]._replace(us=250.0)
+    diagnosis = diagnosed(eager([[multiply] * 78] * 3, annotation=decode(1024)))
+    assert sorted(rules(diagnosis)) == ["gemm-below-roofline", "padding"]
+    good = 2 * 2048 * 6144 * 2048 / 790e6 / 0.8 + 3
+    alone = {"padding": 125.0, "gemm-below-roofline": good}
+    for found in diagnosis.findings:
+        assert found.what_if is not None
+        assert found.what_if.step_us.expected == pytest.approx(78 * alone[found.rule], rel=0.01)
+        assert not any("Part of it" in note for note in found.notes)
+    assert [rung.fixed for rung in diagnosis.ladder] == ["gemm-below-roofline", "padding"]
+    assert [rung.step_us for rung in diagnosis.ladder] == pytest.approx([78 * good, 78 * good / 2], rel=0.01)
+
+
+def test_padded_steps_that_wait_for_the_host_have_both_causes_the_larger_gain_first() -> None:
+    """The laboratory's padded steps without a graph; in one they take 8,214 µs, and 3,709 without padding."""
+    case = "padding-3x1024-pool495552"
+    diagnosis = diagnose([LAB / case / "eager.json.gz"], model=str(LAB / "config.json"), tp=8)
+    assert rules(diagnosis) == ["launch-bound", "padding"]
+    host, padded = (finding(diagnosis, rule).what_if for rule in ("launch-bound", "padding"))
+    assert host is not None
+    assert padded is not None
+    assert (host.hidden_by, padded.hidden_by) == (["padding"], ["launch-bound"])
+    assert padded.gain_fraction == pytest.approx(0, abs=0.001)
+    assert padded.gain_fraction_others_fixed > 0.1
+    assert host.gain_fraction > padded.gain_fraction_others_fixed
+    assert host.step_us.expected == pytest.approx(8214, rel=0.05)
+    assert padded.step_us_others_fixed == host.step_us_others_fixed == pytest.approx(3709, rel=0.05)
+    assert [rung.fixed for rung in diagnosis.ladder] == ["launch-bound", "padding"]
+    assert [rung.step_us for rung in diagnosis.ladder] == pytest.approx([8214, 3709], rel=0.05)

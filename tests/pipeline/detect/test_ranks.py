@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.answers import finding, rules
-from tests.decode_ranks import in_lockstep, step_us
+from tests.decode_ranks import ALL_REDUCE, SEND_RECV, in_lockstep, step_us
 from tests.published_collectives import token_of_slow_all_reduces
 from tests.stages import diagnosed
 
 from stepscope import diagnose
 from stepscope.document import Confidence, Severity
 from stepscope.errors import NotATraceError, UsageError
+from stepscope.hardware import best_known, find_gpu
 from stepscope.pipeline.load import load
+from stepscope.report import Format, draw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -245,3 +247,83 @@ def test_one_trace_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = diagnose(paths)
     assert finding(found, "rank-skew").evidence.late_ranks == [7]
     assert alive_then == [0] * 9  # eight ranks, and the one that waits most once more
+
+
+@pytest.mark.parametrize("name", ["all_to_all", "all_to_allv", "alltoall"])
+def test_all_to_alls_are_the_collectives_of_their_group(name: str) -> None:
+    """Experts are exchanged in NCCL's SendRecv, as torch tells: who is late is known as of any collective."""
+    found = diagnosed(in_lockstep([work(100, 160)] * 5, kernel=SEND_RECV, told=name))
+    late = finding(found, "rank-skew")
+    assert late.evidence.late_ranks == [1]
+    assert [each.arrival_us for each in late.evidence.ranks] == pytest.approx([0, 60], abs=0.01)
+    assert late.evidence.transfer_us == pytest.approx(7, abs=0.01)
+    assert unchecked(found, "rank-skew") == []
+
+
+def test_deep_eps_exchange_is_one_whatever_its_name() -> None:
+    kernel = "void deep_ep::internode_ll::dispatch<true, false, 7168>(void*, void*, int*, long*, int*, int*)"
+    found = diagnosed(in_lockstep([work(100, 160)] * 5, kernel=kernel))
+    assert finding(found, "rank-skew").evidence.late_ranks == [1]
+
+
+@pytest.mark.parametrize("told", ["send", "recv", None])
+def test_what_one_rank_sends_to_another_cannot_be_compared_and_is_said_so(told: str | None) -> None:
+    traces = in_lockstep([work(100, 160)] * 5, kernel=SEND_RECV, told=told)
+    for given in (traces, traces[:1]):
+        found = diagnosed(given)
+        assert "rank-skew" not in rules(found)
+        said = unchecked(found, "rank-skew")
+        # of the second, 7 of 167 µs are 4%: not worth a question
+        assert [row.trace for row in found.could_not_check if row.rule == "rank-skew"] == [0]
+        assert "SendRecv" in said[0]
+
+
+def test_an_all_to_all_beside_sends_is_compared_alone() -> None:
+    traces = in_lockstep([work(100, 160)] * 5, kernel=SEND_RECV, told="all_to_all")
+    for trace in traces:
+        calls = [event for event in trace.events if event["name"] == SEND_RECV]
+        for event in calls[::2]:
+            event["args"]["Collective name"] = "send"
+    found = diagnosed(traces)
+    late = finding(found, "rank-skew")
+    assert late.evidence.calls_per_step == CALLS / 2
+    assert len(unchecked(found, "rank-skew")) == 1
+
+
+def test_nothing_is_known_to_compare_an_all_to_all_with() -> None:
+    (alone, _) = in_lockstep([work(100, 100)] * 5, transfer=40, kernel=SEND_RECV, told="all_to_all")
+    for event in alone.events:
+        if event["name"] == SEND_RECV:
+            event["args"] |= {"In msg nelems": 6144, "Out msg nelems": 6144, "Group size": 2, "dtype": "BFloat16"}
+    found = diagnosed(alone, model=None, tp=None)
+    assert "slow-collective" not in rules(found)
+    (said,) = unchecked(found, "slow-collective")
+    assert "nothing was measured to compare them with" in said
+
+
+def test_the_ladder_of_a_rank_holds_what_all_ranks_show_too() -> None:
+    """Two causes: rank 1 comes 60 µs late to each collective, and each transfer takes 40 µs, where 6.2 are known to do.
+
+    GLM-5's 12,288 bytes a token; on two H200 the data file's best known time.
+    """
+    traces = in_lockstep([[[100.0] * 156, [160.0] * 156]] * 5, transfer=40)
+    for trace in traces:
+        for event in trace.events:
+            if event["name"] == ALL_REDUCE:
+                event["args"] |= {"Group size": 2, "Process Group Name": "tp"}
+    diagnosis = diagnosed(traces)
+    assert rules(diagnosis) == ["slow-collective", "rank-skew"]
+    assert [(rung.trace, rung.fixed) for rung in diagnosis.ladder] == [(0, "slow-collective"), (0, "rank-skew")]
+    best = best_known(find_gpu("h200", None), "all-reduce", 12_288, 2)
+    assert best is not None
+    first, second = (rung.step_us for rung in diagnosis.ladder)
+    late, level = ([[us] * 156] for us in (160.0, 130.0))
+    assert first == pytest.approx(step_us(late, best.us), rel=0.01)
+    assert second == pytest.approx(step_us(level, best.us), rel=0.01)
+    for report in (Format.TERMINAL, Format.MARKDOWN):
+        drawing = io.StringIO()
+        draw(diagnosis, report, drawing)
+        text = " ".join(drawing.getvalue().replace("\\", "").split())
+        assert "One after another (decode in rank0.json): " in text
+        assert "without slow-collective" in text
+        assert "without rank-skew too" in text

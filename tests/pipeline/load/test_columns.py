@@ -275,16 +275,23 @@ def test_what_collectives_tell_of_themselves(tmp_path: Path) -> None:
     told = {"Process Group Name": "7", "Process Group Ranks": "[0, 1]", "Group size": 2}
     built = Kineto()
     rows: list[dict[str, object]] = [
-        {**told, "In msg nelems": 6144, "dtype": "BFloat16"},
+        {**told, "Collective name": "all_to_all", "In msg nelems": 6144, "dtype": "BFloat16"},
         {**told, "In msg nelems": 10, "dtype": "a type to come"},
         {**told, "In msg nelems": -1, "dtype": "Float", "Group size": "two"},
         {**told, "In msg nelems": 1 << 62, "dtype": "Float", "Group size": 1 << 40},
-        {"Process Group Name": ["odd"], "Process Group Ranks": {}, "In msg nelems": [], "dtype": 3},
+        {
+            "Collective name": ["odd"],
+            "Process Group Name": ["odd"],
+            "Process Group Ranks": {},
+            "In msg nelems": [],
+            "dtype": 3,
+        },
         {},
     ]
     for at, args in enumerate(rows, start=1):
         built.span("kernel", "ncclDevKernel", at, 1, args={"device": 0, "stream": 7, **args})
     kernels = load(built.save(tmp_path / "trace.json")).kernels
     assert kernels["group"].cast(pl.String).to_list() == [*["7 [0, 1]"] * 4, None, None]
+    assert kernels["collective"].cast(pl.String).to_list() == ["all_to_all", *[None] * 5]
     assert kernels["group_size"].to_list() == [2, 2, None, None, None, None]
     assert kernels["message_bytes"].to_list() == [12_288, None, None, None, None, None]

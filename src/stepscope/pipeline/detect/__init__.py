@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from stepscope import units
 from stepscope.document import CouldNotCheck, Finding
 from stepscope.pipeline.detect.checked import checked
-from stepscope.pipeline.detect.findings import can_predict, findings_of, in_order
+from stepscope.pipeline.detect.findings import findings_of, in_order
 from stepscope.pipeline.detect.ladder import ladder_of
 from stepscope.pipeline.detect.overlap import explained
 from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.detect.replays import can_predict
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
 from stepscope.pipeline.whatif import MOST_ERROR
 

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from stepscope import units
 from stepscope.document import CouldNotCheck, Finding, RuledOut
 from stepscope.pipeline.detect.checked import checked, checked_ranks
-from stepscope.pipeline.detect.findings import finding_across, findings_of
+from stepscope.pipeline.detect.findings import finding_across, findings_of, in_order
+from stepscope.pipeline.detect.ladder import ladder_of
 from stepscope.pipeline.detect.registry import all_rules
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, RanksCase, RanksCause, Rule, Unchecked
 from stepscope.pipeline.load.header import rank_of
 from stepscope.pipeline.ranks import Skew, align, sets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from stepscope.document import Rung
     from stepscope.pipeline.ranks import RankCalls, Together
     from stepscope.pipeline.reader import NotRead
     from stepscope.pipeline.steps import Phase
@@ -42,6 +44,8 @@ class Across:
     findings: list[Finding] = field(default_factory=list)
     ruled_out: list[RuledOut] = field(default_factory=list)
     could_not_check: list[CouldNotCheck] = field(default_factory=list)
+    ladders: dict[tuple[int, str], list[Rung]] = field(default_factory=dict)
+    """By trace and phase, in place of that trace's own: with what ranks show beside what its diagnosis found."""
     told: set[tuple[int, Phase]] = field(default_factory=set)
     """Traces and phases whose collectives a finding is about."""
 
@@ -98,20 +102,33 @@ def _side_by_side(found: Across, group: Together, again: Callable[[RankCalls], S
         if not calls.step.size or not any(again_at_hand):
             continue
         ranks = RanksCase(phase, calls, Skew.of(calls), step_us, partial(_case_of, judged, phase))
+        causes: dict[int, dict[str, Cause]] = {}
         for rule in (rule for rule in all_rules() if phase in rule.phases):
-            _take(found, rule, ranks, judged)
+            for said in _take(found, rule, ranks, judged):
+                causes.setdefault(said.member, {})[rule.id] = said.cause
+        for member, of_ranks in causes.items():
+            case, own = judged(member, phase)
+            _climb(found, case, group.ranks[member].trace, {**own, **of_ranks})
+
+
+def _climb(found: Across, case: Case, trace: int, causes: Mapping[str, Cause]) -> None:
+    """Keep the ladder of one rank's steps, over what its own diagnosis and all ranks show."""
+    findings = in_order(findings_of(case, trace, causes))
+    found.ladders[trace, case.phase] = ladder_of(case, trace, findings, causes)
 
 
 def _case_of(judged: Callable[[int, Phase], Judged], phase: Phase, member: int) -> Case:
     return judged(member, phase).case
 
 
-def _take(found: Across, rule: Rule, ranks: RanksCase, judged: Callable[[int, Phase], Judged]) -> None:
+def _take(found: Across, rule: Rule, ranks: RanksCase, judged: Callable[[int, Phase], Judged]) -> Iterator[RanksCause]:
+    """Keep what a rule says of several ranks, and yield its causes."""
     for said in checked_ranks(rule, ranks):
         if isinstance(said, RanksCause):
             case, causes = judged(said.member, ranks.phase)
             found.findings.append(finding_across(case, rule.id, said.cause, causes))
             found.told |= {(rank.trace, ranks.phase) for rank in ranks.calls.ranks}
+            yield said
         elif isinstance(said, Excluded):
             found.ruled_out.append(
                 RuledOut(

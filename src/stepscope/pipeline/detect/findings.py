@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
 from stepscope.document import Confidence, Finding, Range, Severity, WhatIf
-from stepscope.pipeline.whatif import MOST_ERROR
+from stepscope.pipeline.detect import by_batch
+from stepscope.pipeline.detect.replays import Replays, can_predict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.pipeline.detect.rule import Case, Cause
-    from stepscope.pipeline.whatif import Change, Replayed
 
 CRITICAL_GAIN = 0.30
 MAJOR_GAIN = 0.10
@@ -36,21 +33,14 @@ HIDING_GAIN = 0.05
 
 def findings_of(case: Case, trace: int | None, causes: Mapping[str, Cause]) -> list[Finding]:
     """Return the findings of a phase, in the order of the causes."""
-    recurring = {rule: cause.change for rule, cause in causes.items() if cause.change is not None}
-    replays = _Replays(case, recurring, {}) if can_predict(case) else None
+    replays = Replays.of(case, causes) if can_predict(case) else None
     return [_finding(case, trace, rule, cause, replays) for rule, cause in causes.items()]
 
 
 def finding_across(case: Case, rule: str, cause: Cause, causes: Mapping[str, Cause]) -> Finding:
     """Return the finding of a cause across ranks: predicted for one rank, beside the causes found in its trace."""
     together = {**causes, rule: cause}
-    recurring = {name: each.change for name, each in together.items() if each.change is not None}
-    return _finding(case, None, rule, cause, _Replays(case, recurring, {}) if can_predict(case) else None)
-
-
-def can_predict(case: Case) -> bool:
-    """Tell whether the replay reproduces the recorded steps, so that it may say what they would be after a change."""
-    return case.replay_error <= MOST_ERROR
+    return _finding(case, None, rule, cause, Replays.of(case, together) if can_predict(case) else None)
 
 
 def in_order(findings: list[Finding]) -> list[Finding]:
@@ -79,26 +69,7 @@ def _larger_gain(what_if: WhatIf) -> float:
     return max(what_if.gain_fraction, what_if.gain_fraction_others_fixed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Replays:
-    """The steps without any set of the causes, each set replayed once: a replay passes over the whole trace."""
-
-    case: Case
-    changes: Mapping[str, Change]
-    known: dict[frozenset[str], Replayed]
-
-    def without(self, *rules: str) -> Replayed:
-        """Return the steps as they would run without these rules' causes; without none, as they were recorded."""
-        key = frozenset(rules)
-        if not key:
-            return self.case.measured
-        if key not in self.known:
-            change = reduce(or_, (self.changes[rule] for rule in rules))
-            self.known[key] = self.case.timeline.replay(self.case.step_indices, change)
-        return self.known[key]
-
-
-def _finding(case: Case, trace: int | None, rule: str, cause: Cause, replays: _Replays | None) -> Finding:
+def _finding(case: Case, trace: int | None, rule: str, cause: Cause, replays: Replays | None) -> Finding:
     what_if = _what_if(case, rule, cause, replays) if replays is not None and cause.change is not None else None
     share = cause.time_us_per_step / case.measured.step_us if case.measured.step_us else 0.0
     return Finding(
@@ -111,14 +82,14 @@ def _finding(case: Case, trace: int | None, rule: str, cause: Cause, replays: _R
         notes=[*cause.notes, *([_BY_SHARE] if replays is None else [])],
         time_us_per_step=cause.time_us_per_step,
         share_of_step=share,
-        evidence=cause.evidence,
+        evidence=replace(cause.evidence, by_batch=by_batch.within(case, cause)),
         what_if=what_if,
         control=cause.control,
         fix=[replace(fix, expected_step_us=what_if.step_us.expected if what_if else None) for fix in cause.fixes or ()],
     )
 
 
-def _what_if(case: Case, rule: str, cause: Cause, replays: _Replays) -> WhatIf:
+def _what_if(case: Case, rule: str, cause: Cause, replays: Replays) -> WhatIf:
     today = case.measured.step_us
     alone = replays.without(rule)
     gain = today - alone.step_us

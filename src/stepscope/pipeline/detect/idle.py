@@ -13,7 +13,6 @@ from stepscope.trace import intervals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import polars as pl
     from numpy.typing import NDArray
 
     from stepscope.pipeline.detect.rule import Case
@@ -45,11 +44,9 @@ class Idle:
         idle: Ints = np.maximum(until - before, 0)
         return idle
 
-    def without(self, calls: pl.DataFrame) -> Idle:
-        """Return the gaps less the time of some calls of the host."""
-        start = calls["start_ns"].to_numpy()
-        left = intervals.difference(self.start, self.end, start, start + calls["duration_ns"].to_numpy())
-        return Idle(*left, self.spans)
+    def without(self, start: Ints, end: Ints) -> Idle:
+        """Return the gaps less some intervals, shape [n] both."""
+        return Idle(*intervals.difference(self.start, self.end, start, end), self.spans)
 
     def gap_at(self, at: Ints) -> Ints:
         """Return the gap that each moment lies in or begins; -1: the GPU was at work."""

@@ -37,8 +37,9 @@ def on_time(ranks: RanksCase, member: int, case: Case, arrive: Arrive) -> Change
     lasting, earlier = (us[takes_part] * 1e3 for us in ranks.skew.durations_us(member, arrive))
     factor = np.ones(recorded.shape)
     _speed_up(factor, kernels["start_ns"].to_numpy(), recorded, rows, earlier)
-    factor[rows] = lasting / np.maximum(recorded[rows], 1)
-    return Change.scaled(factor != 1.0, factor)
+    shorter = np.zeros(recorded.shape)
+    shorter[rows] = recorded[rows] - lasting
+    return Change.scaled(factor != 1.0, factor) | Change.shorter(shorter)
 
 
 def _speed_up(factor: Floats, start: Ints, recorded: Ints, calls: Ints, earlier: Floats) -> None:

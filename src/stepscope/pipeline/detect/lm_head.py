@@ -115,12 +115,21 @@ def multiplied(case: Case, placement: Placement, lm_head: LmHead) -> Multiplied 
     tokens, needed = case.step.tokens, case.step.batch_size
     if weight is None or ceilings is None or tokens is None or needed is None or not lm_head.rows.size:
         return None
+    last = np.zeros(placement.step.shape, dtype=np.bool_)
+    last[lm_head.rows] = True
+    if any(_gemm(group) for group in placement.groups_of(last)):  # its shapes are known, and are not the head's
+        return None
     vocabulary, width = weight.shape
     all_of_it = Multiplied(tokens, vocabulary, width, _DTYPE, weight.elements * ACTIVATION_BYTES, from_shape=False)
     us = float(np.median((placement.end - placement.start)[lm_head.rows])) / 1e3
     all_us, needed_us = (ceilings.call_floor(all_of_it.work(rows))[0] for rows in (tokens, needed))
     low, high = FITS_ALL_TOKENS
     return all_of_it if low * all_us <= us <= high * all_us and us >= LEAST_SLOWDOWN * needed_us else None
+
+
+def _gemm(group: WorkGroup) -> Gemm | None:
+    call = call_of(group)
+    return as_gemm(call) if call else None
 
 
 def lm_head_weight(case: Case) -> Weight | None:
@@ -139,7 +148,6 @@ def _products(case: Case) -> Iterator[Product]:
         return
     heights = {spec.vocab_size, weight.shape[0] if weight else spec.vocab_size}
     for group in case.groups:
-        call = call_of(group)
-        gemm = as_gemm(call) if call else None
+        gemm = _gemm(group)
         if gemm and gemm.n in heights and gemm.batch == 1 and _SECOND_HALF not in group.kernel:
             yield Product(group, gemm)

@@ -89,6 +89,8 @@ class Cause:
     """Those that help here; None: all of the rule's."""
     control: str = ""
     """The rule's, which `checked` adds."""
+    is_idle: bool = False
+    """Whether it counts idle time of the GPU, between some pieces of work, and not work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import RuledOut
 from stepscope.model import match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
+from stepscope.pipeline.detect.needed import needed
 from stepscope.pipeline.detect.registry import all_rules
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from stepscope.model import Weight
-    from stepscope.pipeline.detect.rule import Case, Excluded, Rule
+    from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule
 
 SMALL_SHARE = 0.1
 """What takes less than this share of the step cannot be a major cause, however slow it is."""
+
+TOLD_SHARE = 0.01
+"""What takes less of the step is not compared with the least time of its work."""
 
 MUCH_IDLE = 0.2
 """More idle time than this has a reason, and where no rule names it the host is not ruled out."""
 
 MANY_LATE = 0.5
 """Where so many gaps end right after a launch and no rule names them, there are too few to say that launching is it."""
+
+MOST_EXPLAINED = 0.5
+"""Where findings are about more than this share of a suspect's kernels, they tell more of it."""
+CANNOT_BE_TOLD = "cannot be told"
 
 COLLECTIVES = "collectives"
 _BY_CLASS = {
@@ -35,9 +44,13 @@ _BY_CLASS = {
     "attention": ("attention", "fused attention"),
     "sampling": ("sampling", "sampling"),
 }
+_RULE_OF = {COLLECTIVES: "slow-collective", "sampling": "slow-sampling"}
+_OF_COST = {"moe-gemm", "collective", "attention"}
+"""Classes whose work has a least time."""
+_COPIES = ("cast", "copy")
 _DEQUANTISATION = "weight dequantisation"
 _HOST = "host launch"
-_IS_A_SUSPECT = {"slow-collective", "rank-skew", "weight-rematerialised", "launch-bound"}
+_IS_A_SUSPECT = {"slow-collective", "rank-skew", "weight-rematerialised", "launch-bound", "slow-sampling"}
 """Rules whose suspect stands here under a name of its own, or is judged by ranks side by side."""
 
 
@@ -45,7 +58,7 @@ def rule_out(
     case: Case,
     trace: int,
     time_of_class: Mapping[str, float],
-    found: Collection[str],
+    found: Mapping[str, Cause],
     silent: Mapping[str, Excluded | None],
 ) -> Iterator[RuledOut]:
     """Yield every suspect of a phase that no finding names, and every rule that found nothing.
@@ -54,10 +67,11 @@ def rule_out(
         case: the phase.
         trace: index of its trace.
         time_of_class: µs per step by kernel class.
-        found: rules that have a finding.
+        found: the causes of the findings, by rule.
         silent: rules that found and asked nothing, and what they say.
     """
     step_us = case.measured.step_us
+    explained = _explained(case, found)
 
     def verdict(hypothesis: str, time_us: float | None, reason: str) -> RuledOut:
         share = time_us / step_us if time_us is not None and step_us else None
@@ -68,21 +82,44 @@ def rule_out(
             time_us_per_step=time_us,
             share_of_step=share,
             reason=reason,
+            undecided=CANNOT_BE_TOLD in reason,
         )
 
     for hypothesis, (kernel_class, name) in _BY_CLASS.items():
-        if hypothesis == COLLECTIVES and "slow-collective" in found:
+        if _RULE_OF.get(hypothesis) in found:
             continue
         time_us = time_of_class.get(kernel_class, 0.0)
-        yield verdict(hypothesis, time_us, _by_time(time_us, step_us, _none_known(name, step_us, time_of_class)))
+        if explained.get(kernel_class, 0.0) > MOST_EXPLAINED:
+            share = units.share(time_us / step_us if step_us else 0.0)
+            yield verdict(hypothesis, time_us, f"{share} of the step; what of it is too much, the findings tell")
+            continue
+        none = _none_known(name, step_us, time_of_class)
+        yield verdict(hypothesis, time_us, _by_time(case, kernel_class, time_us, none))
     if "weight-rematerialised" not in found:
-        yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class, found))
+        copies_us = sum(time_of_class.get(name, 0.0) * (1 - explained.get(name, 0.0)) for name in _COPIES)
+        yield verdict(_DEQUANTISATION, *_dequantisation(case, time_of_class, copies_us, found))
     if "launch-bound" not in found:
         yield verdict(_HOST, case.measured.idle_us if case.complete else None, _host(case))
+    left = {name: us * (1 - explained.get(name, 0.0)) for name, us in time_of_class.items()}
     for rule in all_rules():
         if rule.id in silent and rule.id not in _IS_A_SUSPECT:
-            looked_at = _looked_at(rule, silent[rule.id], time_of_class)
+            looked_at = _looked_at(rule, silent[rule.id], left)
             yield replace(verdict(rule.id.replace("-", " "), *looked_at), rule=rule.id)
+
+
+def _explained(case: Case, found: Mapping[str, Cause]) -> Mapping[str, float]:
+    """Return which share of each class's time is of kernels that findings are about."""
+    touched = np.zeros(case.linked.kernels.height, dtype=np.bool_)
+    for cause in found.values():
+        if cause.change is not None:
+            touched |= cause.change.touched
+    time: dict[str, float] = {}
+    of_findings: dict[str, float] = {}
+    for group in case.groups:
+        name = group.kernel_class
+        time[name] = time.get(name, 0.0) + float(group.us.sum())
+        of_findings[name] = of_findings.get(name, 0.0) + float(group.us[touched[group.rows]].sum())
+    return {name: of_findings[name] / us if us else 0.0 for name, us in time.items()}
 
 
 def _looked_at(rule: Rule, told: Excluded | None, time_of_class: Mapping[str, float]) -> tuple[float | None, str]:
@@ -94,7 +131,8 @@ def _looked_at(rule: Rule, told: Excluded | None, time_of_class: Mapping[str, fl
     ran = [name for name in rule.classes if time_of_class.get(name)]
     if not ran:
         return 0.0, f"no kernel of its classes ran in the step: {', '.join(rule.classes)}"
-    return sum(time_of_class[name] for name in ran), f"nothing of the kind among its {' and '.join(ran)} kernels"
+    among = ", ".join(sorted(ran, key=time_of_class.__getitem__, reverse=True))
+    return sum(time_of_class[name] for name in ran), f"nothing of the kind among its kernels of {among}"
 
 
 def _none_known(name: str, step_us: float, time_of_class: Mapping[str, float]) -> str:
@@ -103,22 +141,35 @@ def _none_known(name: str, step_us: float, time_of_class: Mapping[str, float]) -
     if unknown_us < SMALL_SHARE * step_us or not unknown_us:
         return f"no {name} kernel ran in the step"
     share = units.share(unknown_us / step_us)
-    return f"cannot be told: no {name} kernel is known by its name, but kernels of no known class take {share}"
+    return f"{CANNOT_BE_TOLD}: no {name} kernel is known by its name, but kernels of no known class take {share}"
 
 
-def _by_time(time_us: float, step_us: float, none: str) -> str:
+def _by_time(case: Case, kernel_class: str, time_us: float, none: str) -> str:
+    """Say what a class takes, and how much of that its work needs, or why that cannot be told."""
+    step_us = case.measured.step_us
     if not time_us or not step_us:
         return none
-    share = units.share(time_us / step_us if step_us else 0.0)
-    if time_us < SMALL_SHARE * step_us:
-        return f"{share} of the step: even without it the step would be at most {units.time(time_us)} shorter"
-    return f"{share} of the step; whether that is more than its work needs cannot be told yet"
+    share = f"{units.share(time_us / step_us)} of the step"
+    is_small = time_us < SMALL_SHARE * step_us
+    if kernel_class in _OF_COST and time_us >= TOLD_SHARE * step_us:
+        work = needed(case, kernel_class)
+        if work.is_known:
+            return f"{share}; {work}"
+        if not is_small:
+            return f"{share}; whether its work needs that {CANNOT_BE_TOLD}: {work}"
+    if is_small:
+        return f"{share}, which is all that could be gained"
+    return f"{share}; whether its work needs that {CANNOT_BE_TOLD}: no least time is known for its kernels"
 
 
-def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Collection[str]) -> tuple[float, str]:
-    step_us, time_us = case.measured.step_us, time_of_class.get("quantise", 0.0)
-    kernels = _by_time(time_us, step_us, _none_known("quantisation", step_us, time_of_class))
-    copies = [(group, group.moved) for group in case.groups if group.moved and group.kernel_class in {"cast", "copy"}]
+def _dequantisation(
+    case: Case, time_of_class: Mapping[str, float], copies_us: float, found: Collection[str]
+) -> tuple[float, str]:
+    """Return the time of the copies that no finding is about and of quantisation, and why they are of no weight."""
+    time_us = time_of_class.get("quantise", 0.0)
+    none = _none_known("quantisation", case.measured.step_us, time_of_class)
+    kernels = _by_time(case, "quantise", time_us, none)
+    copies = [(group, group.moved) for group in case.groups if group.moved and group.kernel_class in _COPIES]
     if not copies:
         return time_us, f"{kernels}; no copy of known size ran in it"
     largest = units.number(max(moved.elements_high for _, moved in copies))
@@ -127,16 +178,19 @@ def _dequantisation(case: Case, time_of_class: Mapping[str, float], found: Colle
         copied = f"the largest copy moves {largest} elements; --model and --tp tell whether that is a weight"
         if "kv-pool-cast" in found:
             copied = "the largest copy is the KV pool's"
-        return time_us, f"{copied}; {kernels}" if time_us else copied
+        return time_us + copies_us, f"{copied}; {kernels}" if time_us else copied
     for group, moved in copies:  # the longest first: the largest copy may be no weight, and a smaller one be one
         matches = match_elements(weights, moved.elements_low, moved.elements_high)
+        if matches and group.time_us_per_step < TOLD_SHARE * case.measured.step_us:
+            copied = f"the longest copy that may be of a weight takes {units.time(group.time_us_per_step)}"
+            return time_us + copies_us, f"{copied}; {kernels}" if time_us else copied
         if matches:
             copied = f"a copy moves {units.number(moved.elements_high)} elements, as many as {matches[0].name} has"
-            return time_us + group.time_us_per_step, f"cannot be told: {copied}"
+            return time_us + group.time_us_per_step, f"{CANNOT_BE_TOLD}: {copied}"
     first, second = sorted(weights, key=lambda weight: -weight.elements)[:2]
     tried = f"neither {_sized(first)} nor {_sized(second)}, nor any other weight's"
     copied = f"the largest copy moves {largest} elements: {tried}"
-    return time_us, f"{copied}; {kernels}" if time_us else copied
+    return time_us + copies_us, f"{copied}; {kernels}" if time_us else copied
 
 
 def _sized(weight: Weight) -> str:
@@ -145,7 +199,7 @@ def _sized(weight: Weight) -> str:
 
 def _host(case: Case) -> str:
     if not case.complete:
-        return "cannot be told: the trace is incomplete, so a gap may be work that was not recorded"
+        return f"{CANNOT_BE_TOLD}: the trace is incomplete, so a gap may be work that was not recorded"
     measured = case.measured
     if not measured.gaps:
         return "the GPU has no gaps in the step"
@@ -154,7 +208,7 @@ def _host(case: Case) -> str:
     late = f"{units.count(round(measured.late_gaps / steps))} of its {gaps} gaps end right after"
     idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
     if measured.idle_share > MUCH_IDLE and measured.late_gaps >= MANY_LATE * measured.gaps:
-        return f"cannot be told: {idle}, but with {gaps} gaps there are too few launches to blame them"
+        return f"{CANNOT_BE_TOLD}: {idle}, but with {gaps} gaps there are too few launches to blame them"
     if measured.idle_share > MUCH_IDLE:
-        return f"cannot be told: {idle}, but only {late} a launch; something else on the host may hold it up"
+        return f"{CANNOT_BE_TOLD}: {idle}, but only {late} a launch; something else on the host may hold it up"
     return f"{idle}, and {late} a launch"

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.pipeline.detect.driver_calls import driver_calls
 from stepscope.pipeline.link import NONE, innermost, parents
+from stepscope.pipeline.whatif import time_of
+from stepscope.trace import intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +57,7 @@ class Syncs:
     is_needed: Bools
     """Whether it is the one read of its step that a server cannot do without: the token's."""
     idle_ns: Ints
-    """How long the GPU had nothing to do afterwards; 0 where it had work, or had had none before the call.
+    """How long the GPU had nothing to do afterwards, but for driver calls; 0 where it had work, or had none before.
 
     Of calls that wait for the same work it is the last one's.
     """
@@ -83,7 +86,9 @@ class Syncs:
         step = idle.step_at(ended[row] - 1)
         last = _last_for_row(row)
         could_be_token = ~is_upload & (producer == NONE) & ~np.isin(op_name, SIZED_BY_DATA)
-        idle_ns = _idle_after(idle, end, _began(linked, row, start, is_upload | is_download))
+        is_needed = could_be_token & np.isin(row, _last_of_step(step, row, could_be_token))
+        judged = idle.without(*time_of(driver_calls(linked.trace))[:, 1:].T)
+        idle_ns = _idle_after(idle, judged, end, _began(linked, row, start, is_upload | is_download))
         return cls(
             thread,
             start,
@@ -95,10 +100,29 @@ class Syncs:
             step,
             is_upload,
             producer,
-            is_needed=could_be_token & np.isin(row, _last_of_step(step, row, could_be_token)),
+            is_needed=is_needed,
             idle_ns=np.bincount(last, idle_ns, minlength=row.size).astype(np.int64),
             is_last=last == np.arange(row.size),
         )
+
+    def hidden(self, case: Case) -> Bools:
+        """Tell which waits of the phase a step could do without."""
+        in_phase = [step >= 0 and case.steps.steps[step].phase == case.phase for step in self.step.tolist()]
+        return np.array(in_phase, dtype=np.bool_) & ~self.is_needed
+
+    def caused(self, case: Case, gone: Ints) -> Ints:
+        """Return how much of the idle time after each hidden wait is there because of them, in ns.
+
+        Without them the host is ahead by what it does not spend. If the GPU is idle for longer in a step, that has
+        another cause too.
+
+        Args:
+            case: the phase.
+            gone: shape [n, 3], what the host does not do without them, as `Change.host_gone`.
+        """
+        freed = intervals.time_covered_before(self.end, *intervals.union(*gone[:, 1:].T))
+        idle = np.where(self.hidden(case), self.idle_ns, 0)
+        return _no_more_than(np.diff(freed, prepend=0), idle, self.step)
 
 
 def _ops(linked: Linked, thread: Ints, at: Ints) -> tuple[Ints, NDArray[np.str_]]:
@@ -152,8 +176,8 @@ def _began(linked: Linked, row: Ints, start: Ints, is_copy: Bools) -> Ints:
     return np.where(is_copy & (launch != NONE), np.minimum(launched, start), start)
 
 
-def _idle_after(idle: Idle, end: Ints, began: Ints) -> Ints:
-    """Return the length of the gap in which each wait ends, if it began before it; a gap counts once, for the first."""
+def _idle_after(idle: Idle, judged: Idle, end: Ints, began: Ints) -> Ints:
+    """Return what is judged of the gap in which each wait ends, if it began before it; once, for the first."""
     if not idle.start.size:
         return np.zeros_like(end)
     gap = idle.gap_at(end)
@@ -161,4 +185,28 @@ def _idle_after(idle: Idle, end: Ints, began: Ints) -> Ints:
     first = np.zeros(end.shape, dtype=np.bool_)
     chosen = np.flatnonzero(counts)
     first[chosen[np.unique(gap[chosen], return_index=True)[1]]] = True
-    return np.where(first, idle.end[gap] - idle.start[gap], 0)
+    return np.where(first, judged.between(idle.start[gap], idle.end[gap]), 0)
+
+
+def _no_more_than(freed: Ints, idle: Ints, step: Ints) -> Ints:
+    """Return idle times, cut where those of a step so far would be more than what was freed in it.
+
+    Args:
+        freed: shape [waits], in order of time.
+        idle: shape [waits].
+        step: shape [waits].
+    """
+    if not step.size:
+        return idle
+    order = np.argsort(step, kind="stable")
+    ahead = freed[order] - idle[order]
+    begins = np.concatenate(([True], np.diff(step[order]) != 0))
+    number = np.cumsum(begins) - 1
+    total = np.cumsum(ahead)
+    total -= (total - ahead)[begins][number]  # of each step by itself
+    apart = int(np.ptp(np.append(total, 0))) + 1  # keeps what accumulates within a step
+    short = np.minimum.accumulate(np.minimum(total, 0) - number * apart) + number * apart
+    before = np.where(begins, 0, np.concatenate(([0], short[:-1])))
+    cut = np.empty_like(idle)
+    cut[order] = idle[order] + short - before
+    return cut

@@ -35,7 +35,7 @@ SAMPLED_BLOCKS = 64
 _BLOCK_BYTES = 4096
 _CHECKED_BYTES = 1 << 20
 _FACTS = "facts.json"
-_FORMAT = 3
+_FORMAT = 4
 """Raised when the columns change or mean something else, so that no other's entry is read."""
 
 

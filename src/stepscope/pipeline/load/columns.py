@@ -35,7 +35,7 @@ _DURATION_LIMIT_US = 86_400e6  # a day; longer is damage
 _FINE_TIME = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _INT64_DIGITS = 19
 _NO_DIMENSIONS = (None, None, None)
-_OF_COLLECTIVES = ("group", "group_size", "message_bytes")
+_OF_COLLECTIVES = ("collective", "group", "group_size", "message_bytes")
 _MOST_ELEMENTS = 1 << 59  # so that their bytes fit a column
 _MOST_RANKS = 1 << 31
 _NO_ARGS = kineto.Args()
@@ -213,6 +213,7 @@ def _collective_arguments(args: Sequence[Args]) -> dict[str, list[Any]]:
     if not any(a.group_name is not None for a in args):
         return dict.fromkeys(_OF_COLLECTIVES, [None] * len(args))
     return {
+        "collective": [a.collective if type(a.collective) is str else None for a in args],
         "group": [_group(a) for a in args],
         "group_size": [_small(a.group_size) for a in args],
         "message_bytes": [_message_bytes(a) for a in args],

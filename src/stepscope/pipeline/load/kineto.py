@@ -38,8 +38,9 @@ class Args(msgspec.Struct, gc=False):
     module_hierarchy: Any = msgspec.field(name="Module Hierarchy", default=None)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOT_RECORDED)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOT_RECORDED)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    """Of a collective, as the next five: torch tells them of those that were launched one by one."""
     group_name: Any = msgspec.field(name="Process Group Name", default=None)
-    """Of a collective, as the next four: torch tells them of those that were launched one by one."""
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     group_size: Any = msgspec.field(name="Group size", default=None)
     message_elements: Any = msgspec.field(name="In msg nelems", default=None)

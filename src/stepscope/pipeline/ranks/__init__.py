@@ -9,8 +9,20 @@ from __future__ import annotations
 
 from stepscope.pipeline.ranks.align import Together, align
 from stepscope.pipeline.ranks.calls import RankCalls
-from stepscope.pipeline.ranks.messages import Message, collectives, message_of
+from stepscope.pipeline.ranks.messages import ALL_TO_ALL, Message, collectives, message_of, sends
 from stepscope.pipeline.ranks.sets import sets_of
 from stepscope.pipeline.ranks.skew import Arrive, Skew
 
-__all__ = ["Arrive", "Message", "RankCalls", "Skew", "Together", "align", "collectives", "message_of", "sets_of"]
+__all__ = [
+    "ALL_TO_ALL",
+    "Arrive",
+    "Message",
+    "RankCalls",
+    "Skew",
+    "Together",
+    "align",
+    "collectives",
+    "message_of",
+    "sends",
+    "sets_of",
+]

@@ -6,6 +6,8 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
+
 from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.cost.ops import call_of
 from stepscope.pipeline.cost.rank import ACTIVATION_BYTES
@@ -18,18 +20,23 @@ if TYPE_CHECKING:
     from stepscope.pipeline.link import Linked
     from stepscope.pipeline.steps import Step
 
+ALL_TO_ALL = "all-to-all"
+"""Each rank sends a part of its own to each; nothing is measured to compare it with."""
 _KINDS = (
     ("reduce-scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
     ("all-gather", re.compile(r"all_?gather", re.IGNORECASE)),
     ("all-reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
+    (ALL_TO_ALL, re.compile(r"all_?to_?all", re.IGNORECASE)),
 )
 _ITEM = re.compile(r"_(?P<bits>bf16|f16|half|f32|float|f8|u8|i8)", re.IGNORECASE)
 _ITEM_BYTES = {"bf16": 2, "f16": 2, "half": 2, "f32": 4, "float": 4, "f8": 1, "u8": 1, "i8": 1}
 """How NCCL's kernels name the type of their elements."""
 
 
-_ONE_TO_ONE = "SendRecv"
-"""NCCL's kernel from one rank to another: between stages of a pipeline who waits is not early, but has no work yet."""
+_SEND_RECV = "SendRecv"
+"""NCCL's kernel from one rank to another: between stages of a pipeline who waits is not early, but has no work yet. An
+all-to-all runs in it too, in which each rank sends to each; that torch tells, or the op."""
+_ALL_TO_ALL = r"(?i)all_?to_?all"
 
 
 class Message(NamedTuple):
@@ -44,14 +51,39 @@ class Message(NamedTuple):
     """Whether the trace tells the bytes; else the model does: a layer's output, for all tokens of the step."""
 
 
-def collectives(groups: Iterable[WorkGroup]) -> list[WorkGroup]:
+def collectives(groups: Iterable[WorkGroup], linked: Linked) -> list[WorkGroup]:
     """Return the work that all ranks of a group do together."""
-    return [each for each in groups if each.kernel_class == "collective" and _ONE_TO_ONE not in each.kernel]
+    return _split(groups, linked)[0]
+
+
+def sends(groups: Iterable[WorkGroup], linked: Linked) -> list[WorkGroup]:
+    """Return what NCCL sends from one rank to another, or of which nothing tells that it is an all-to-all."""
+    return _split(groups, linked)[1]
+
+
+def _split(groups: Iterable[WorkGroup], linked: Linked) -> tuple[list[WorkGroup], list[WorkGroup]]:
+    of_all: list[WorkGroup] = []
+    of_two: list[WorkGroup] = []
+    for group in groups:
+        if group.kernel_class != "collective":
+            continue
+        if _SEND_RECV not in group.kernel[:LOOKED_AT] or re.search(_ALL_TO_ALL, group.op or ""):
+            of_all.append(group)
+            continue
+        told = linked.kernels["collective"].cast(pl.String).str.contains(_ALL_TO_ALL).fill_null(value=False).to_numpy()
+        if told[group.rows].any():
+            of_all.append(group.only(told))
+        if not told[group.rows].all():
+            of_two.append(group.only(~told))
+    return of_all, of_two
 
 
 def message_of(group: WorkGroup, linked: Linked, deployment: Deployment, step: Step) -> Message | None:
     """Return what a group of collectives carries; None where that is not known, or it is another operation."""
-    kind = next((name for name, pattern in _KINDS if pattern.search(group.kernel[:LOOKED_AT])), None)
+    kernel = group.kernel[:LOOKED_AT]
+    kind = next((name for name, pattern in _KINDS if pattern.search(kernel)), None)
+    if kind is None and _SEND_RECV in kernel:  # of `collectives`
+        kind = ALL_TO_ALL
     if kind is None:
         return None
     ranks = _ranks(group, linked, deployment)

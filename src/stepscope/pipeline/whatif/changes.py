@@ -36,16 +36,21 @@ class Change:
     """Whether the host costs nothing: GPU work follows GPU work, as if all steps were graphs launched ahead."""
     factor: Floats | None = None
     """Shape [kernels]: what each duration is multiplied by; None: every one is as recorded."""
+    shorter_ns: Floats | None = None
+    """Shape [kernels]: by how much each is shorter besides, before it is multiplied; negative: longer. What different
+    changes take from one kernel, such as waiting and transfer, adds up."""
     host_gone: Ints = field(default_factory=_no_time)
     """Shape [n, 3]: thread, start and end, in ns, of what the host does not do any more: waits, launches, ops."""
 
     def __or__(self, other: Change) -> Change:
         """Return both changes together."""
         factors = [factor for factor in (self.factor, other.factor) if factor is not None]
+        shorter = [ns for ns in (self.shorter_ns, other.shorter_ns) if ns is not None]
         return Change(
             self.removed | other.removed,
             self.launches_free or other.launches_free,
             np.prod(factors, axis=0) if factors else None,
+            np.sum(shorter, axis=0) if shorter else None,
             np.concatenate((self.host_gone, other.host_gone)),
         )
 
@@ -55,6 +60,11 @@ class Change:
         return cls(np.zeros(rows.shape, dtype=np.bool_), factor=np.where(rows, factor, 1.0))
 
     @classmethod
+    def shorter(cls, ns: Floats) -> Change:
+        """Return the change after which each kernel, shape [kernels], lasts so many ns less."""
+        return cls(np.zeros(ns.shape, dtype=np.bool_), shorter_ns=ns)
+
+    @classmethod
     def lasting(cls, rows: Bools, duration_ns: Floats | float, recorded_ns: Ints) -> Change:
         """Return the change after which these rows last so long: one duration for all, or one for each kernel."""
         return cls.scaled(rows, duration_ns / np.maximum(recorded_ns, 1))
@@ -62,9 +72,11 @@ class Change:
     @property
     def touched(self) -> Bools:
         """Which kernels it removes, or gives another duration; shape [kernels]."""
-        return self.removed if self.factor is None else self.removed | (self.factor != 1.0)
+        touched = self.removed if self.factor is None else self.removed | (self.factor != 1.0)
+        return touched if self.shorter_ns is None else touched | (self.shorter_ns != 0.0)
 
     def durations(self, recorded: Ints) -> Ints:
         """Return the duration of each kernel in ns; what is removed lasts no time."""
-        lasting = recorded if self.factor is None else np.rint(recorded * self.factor).astype(np.int64)
-        return np.where(self.removed, 0, lasting)
+        lasting = recorded if self.shorter_ns is None else np.maximum(recorded - self.shorter_ns, 0.0)
+        lasting = lasting if self.factor is None else lasting * self.factor
+        return np.where(self.removed, 0, np.rint(lasting).astype(np.int64))

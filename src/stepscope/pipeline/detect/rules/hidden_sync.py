@@ -3,7 +3,8 @@
 ## What it looks like
 A runtime call that waits (`cudaStreamSynchronize`, a copy of pageable memory) inside `item()`, `nonzero()`, boolean
 indexing, `repeat_interleave` or `to(device)`, and a gap on the GPU that begins before the call returns. Only that gap
-counts: during the call itself the GPU works.
+counts: during the call itself the GPU works. Nor does more of it count than a step's calls took the host, by which it
+would be ahead without them: what is left has another cause, such as what the host prepares (`host-gap`).
 
 ## Why it happens
 A number that the host could know is read back from the GPU (the longest length, a count), a tensor is made from a list
@@ -73,18 +74,18 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         return
     idle = Idle.of(case)
     syncs, steps = Syncs.of(case, idle), idle.timed(case.step_indices)
-    in_phase = np.array([step >= 0 and case.steps.steps[step].phase == case.phase for step in syncs.step.tolist()])
-    hidden = in_phase & ~syncs.is_needed
-    idle_us = per_step(syncs.step[hidden], syncs.idle_ns[hidden], steps) / 1e3
+    hidden = syncs.hidden(case)
+    change = _change(case, syncs, hidden)
+    caused = syncs.caused(case, change.host_gone)
+    idle_us = per_step(syncs.step[hidden], caused[hidden], steps) / 1e3
     if not idle_us or idle_us < MIN_SHARE * case.measured.step_us:
         return
-    change = _change(case, syncs, hidden)
     if case.replay_error <= MOST_ERROR:
         gain_us = case.measured.step_us - case.timeline.replay(case.step_indices, change).step_us
         if gain_us < MIN_SHARE * case.measured.step_us:
             return
     counted = hidden & syncs.is_last
-    groups, largest = _groups(case, syncs, counted, steps)
+    groups, largest = _groups(case, syncs, caused, counted, steps)
     op, wait_ns = int(syncs.op[largest]), syncs.end - syncs.start
     origin = Origin.at(case, None if op == NONE else (case.linked.trace, op), syncs.row[largest : largest + 1])
     if origin.stack is None:
@@ -108,6 +109,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         assumption=ASSUMPTION,
         origin=origin,
         fixes=list(_fixes(syncs, hidden)),
+        is_idle=True,
     )
 
 
@@ -128,7 +130,7 @@ def _change(case: Case, syncs: Syncs, hidden: Bools) -> Change:
     )
 
 
-def _groups(case: Case, syncs: Syncs, counted: Bools, steps: list[int]) -> tuple[list[Group], int]:
+def _groups(case: Case, syncs: Syncs, caused: Ints, counted: Bools, steps: list[int]) -> tuple[list[Group], int]:
     """Return the waits by call, op and copy, those with most idle time first, and one of the first group."""
     work = case.linked.kernels["name"].cast(pl.String).gather(syncs.row).to_numpy().astype(str)
     kinds = np.stack((syncs.call, syncs.op_name, work), axis=1)
@@ -136,7 +138,7 @@ def _groups(case: Case, syncs: Syncs, counted: Bools, steps: list[int]) -> tuple
     found = []
     for kind, (call, op, copy) in enumerate(names.tolist()):
         mine = np.flatnonzero(counted)[number.reshape(-1) == kind]
-        idle_us = per_step(syncs.step[mine], syncs.idle_ns[mine], steps) / 1e3
+        idle_us = per_step(syncs.step[mine], caused[mine], steps) / 1e3
         calls = per_step(syncs.step[mine], np.ones(mine.size, dtype=np.int64), steps)
         where = f"{call} in {op}" if op else call
         group = Group(

@@ -39,8 +39,11 @@ from stepscope.pipeline.detect.driver_calls import driver_calls
 from stepscope.pipeline.detect.explanation import fixes_of
 from stepscope.pipeline.detect.idle import Idle, per_step
 from stepscope.pipeline.detect.origin import functions_during, your_line
+from stepscope.pipeline.detect.replays import Replays, can_predict
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
-from stepscope.pipeline.whatif import Change
+from stepscope.pipeline.detect.syncs import Syncs
+from stepscope.pipeline.whatif import Change, time_of
+from stepscope.trace import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,6 +64,8 @@ MIN_WORK = 0.5
 """In other phases so much of the gap the thread must be seen to work, else there may have been no request."""
 MOST_PAUSE = 0.5
 """A thread that listens for more of the gap waits for requests, whatever the phase."""
+WAITS = "hidden-sync"
+"""The rule about waits, which is more special: the gap after a wait is its gap, as far as the wait caused it."""
 LARGE_BYTES = 64 << 10
 """A smaller upload is of a few numbers for each request."""
 
@@ -70,12 +75,14 @@ ASSUMPTION = (
 )
 
 
-def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
+def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:
     """Find gaps between steps that the host's work fills."""
     if not case.complete:
         return
     trace, between = case.linked.trace, Between.of(case)
-    idle = Idle.of(case).without(driver_calls(trace))  # which another rule judges
+    uploads = _uploads(case, between)
+    change = _change(case, between, uploads)
+    idle = _idle(case, found, change)
     gap_ns = idle.between(between.done, between.host_end)
     works = between.works(trace)
     is_pause = between.listens(trace) > MOST_PAUSE
@@ -89,7 +96,6 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     if gap_us < max(MIN_SHARE * case.measured.step_us, MIN_US):
         return
     longest = int(np.argmax(np.where(np.isin(between.step, steps), gap_ns, -1)))
-    uploads = _uploads(case, between)
     frames = functions_during(
         case, int(between.thread[longest]), int(between.done[longest]), int(between.host_end[longest])
     )
@@ -101,10 +107,29 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         notes=list(_notes(case, float(works[longest]), evidence)),
         time_us_per_step=gap_us,
         evidence=evidence,
-        change=_change(case, between, uploads),
+        change=change,
         assumption=ASSUMPTION,
         fixes=(OVERLAP, prepare_less) if case.phase in REQUESTS_RUN else (prepare_less,),
+        is_idle=True,
     )
+
+
+def _idle(case: Case, found: Mapping[str, Cause], change: Change) -> Idle:
+    """Return the gaps that other rules do not judge: driver calls, and what a wait caused that costs time anyway.
+
+    A wait that costs nothing once the host prepares nothing is of the same gap (`overlap.py` names it).
+    """
+    idle = Idle.of(case)
+    left, waits = idle.without(*time_of(driver_calls(case.linked.trace))[:, 1:].T), found.get(WAITS)
+    if waits is None or waits.change is None:
+        return left
+    replays = Replays(case, {WAITS: waits.change, RULE.id: change})
+    if can_predict(case) and replays.is_gone_with(WAITS, RULE.id):
+        return left
+    syncs = Syncs.of(case, idle)
+    caused, gap = syncs.caused(case, waits.change.host_gone), idle.gap_at(syncs.end)
+    start, caused = idle.start[gap[gap >= 0]], caused[gap >= 0]
+    return left.without(start, start + caused)
 
 
 def _uploads(case: Case, between: Between) -> Ints:
@@ -120,11 +145,19 @@ def _uploads(case: Case, between: Between) -> Ints:
 
 
 def _change(case: Case, between: Between, uploads: Ints) -> Change:
-    """Return the change by which the host takes no time from the last launch of a step to the first of the next."""
+    """Return the change by which the host takes no time from the last launch of a step to the first of the next.
+
+    But what calls of the driver take, which another rule judges.
+    """
     removed = np.zeros(case.linked.kernels.height, dtype=np.bool_)
     removed[uploads] = True
-    gone = np.stack((between.thread, between.host_start, between.host_end), axis=1)
-    return Change(removed, host_gone=gone[between.host_end > between.host_start])
+    driver = time_of(driver_calls(case.linked.trace))
+    gone = [np.zeros((0, 3), dtype=np.int64)]
+    for thread in np.unique(between.thread).tolist():
+        mine, others = between.thread == thread, driver[driver[:, 0] == thread, 1:].T
+        start, end = intervals.difference(between.host_start[mine], between.host_end[mine], *others)
+        gone.append(np.stack((np.full(start.shape, thread), start, end), axis=1))
+    return Change(removed, host_gone=np.concatenate(gone))
 
 
 def _evidence(case: Case, uploads: Ints, steps: int, frames: list[Frame]) -> Evidence:
@@ -157,4 +190,11 @@ def _notes(case: Case, works: float, evidence: Evidence) -> Iterator[str]:
         yield "The trace was recorded with Python stacks, which make Python slow: without them the gap is shorter."
 
 
-RULE = Rule("host-gap", __doc__, check, needs=("GPU kernels", "launches on the host", "several steps"))
+RULE = Rule(
+    "host-gap",
+    __doc__,
+    check,
+    needs=("GPU kernels", "launches on the host", "several steps"),
+    runs_last=True,
+    is_general=True,
+)

@@ -37,7 +37,7 @@ from stepscope.document import Confidence, Evidence, RankArrival
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.lateness import on_time
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, RanksCase, RanksCause, Rule, Unchecked
-from stepscope.pipeline.ranks import Arrive, collectives
+from stepscope.pipeline.ranks import Arrive, collectives, sends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,13 +62,19 @@ ONE_RANK = Unchecked(
     "record all ranks of the run and give their traces together: stepscope diagnose RANK0 RANK1 …, or their folder",
 )
 
+SENT = Unchecked(
+    "whether ranks wait for each other in NCCL's SendRecv: what one rank sends to another has no call in the others to"
+    " be compared with, and where all send to all the trace does not say so",
+    "record an all-to-all eagerly, where torch names it; of a pipeline compare two stages' steps (stepscope compare)",
+)
+
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Say that one rank cannot tell, where its collectives take a notable part of the step."""
-    if not case.alone:
-        return
-    groups = collectives(case.groups)
-    if groups and covered_us_per_step(case, groups) >= NOTABLE_SHARE * case.measured.step_us > 0:
+    of_all, of_two = collectives(case.groups, case.linked), sends(case.groups, case.linked)
+    if of_two and covered_us_per_step(case, of_two) >= NOTABLE_SHARE * case.measured.step_us > 0:
+        yield SENT
+    if case.alone and of_all and covered_us_per_step(case, of_all) >= NOTABLE_SHARE * case.measured.step_us > 0:
         yield ONE_RANK
 
 

@@ -36,7 +36,7 @@ from stepscope.document import Confidence, Evidence
 from stepscope.hardware import best_known
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.rule import Case, Cause, RanksCase, RanksCause, Rule, Unchecked
-from stepscope.pipeline.ranks import collectives, message_of
+from stepscope.pipeline.ranks import ALL_TO_ALL, collectives, message_of
 from stepscope.pipeline.whatif import Change
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.hardware import BestKnown, Gpu
+    from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.ranks import Message
 
 MIN_RATIO = 2.0
@@ -57,6 +58,10 @@ NOTABLE_SHARE = 0.1
 SIZE_UNKNOWN = Unchecked(
     "whether the collectives take longer than they must: how many bytes they carry is not known",
     "give --model and --tp; or record an eager run with record_shapes=True",
+)
+NOTHING_MEASURED = Unchecked(
+    "whether the all-to-alls take longer than they must: nothing was measured to compare them with",
+    "time them alone, on these GPUs and at these sizes (nccl-tests: alltoall_perf; DeepEP: its own tests)",
 )
 ASSUMPTION = (
     "every call is shorter by what the transfer takes beyond the best known time for so many bytes; all other work"
@@ -85,14 +90,16 @@ class _Slow(NamedTuple):
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find collectives of one rank of which even the shortest call is slow."""
-    groups = collectives(case.groups)
+    groups = collectives(case.groups, case.linked)
     if not case.alone or not groups:
         return
-    slow, excess, unknown = [], np.zeros(case.linked.kernels.height), []
+    slow, excess = [], np.zeros(case.linked.kernels.height)
+    unknown: list[WorkGroup] = []
+    unmeasured: list[WorkGroup] = []
     for group in groups:
         message = message_of(group, case.linked, case.deployment, case.step)
-        if message is None:
-            unknown.append(group)
+        if message is None or message.collective == ALL_TO_ALL:
+            (unknown if message is None else unmeasured).append(group)
             continue
         steady = np.isin(group.step_of_row, case.step_indices)
         shortest = float(group.us[steady].min())
@@ -100,8 +107,9 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         if each is not None and group.is_repeated:
             slow.append(each)
             excess[group.rows] = (each.us - each.best.us) * 1e3
-    if not slow and unknown and covered_us_per_step(case, unknown) >= NOTABLE_SHARE * case.measured.step_us:
-        yield SIZE_UNKNOWN
+    for groups, said in ((unknown, SIZE_UNKNOWN), (unmeasured, NOTHING_MEASURED)):
+        if not slow and groups and covered_us_per_step(case, groups) >= NOTABLE_SHARE * case.measured.step_us:
+            yield said
     if slow and sum(each.excess_us_per_step for each in slow) >= MIN_SHARE * case.measured.step_us:
         yield _cause(case, slow, excess, None)
 
@@ -143,7 +151,6 @@ def _cause(case: Case, slow: Sequence[_Slow], excess_ns: NDArray[np.float64], re
     told = "" if message.recorded else ", as the model has it"
     elsewhere = "" if best.same_gpu else ", on other GPUs than these"
     recorded = case.linked.kernels["duration_ns"].to_numpy()
-    lasting = np.maximum(recorded - excess_ns, 0.0)
     unsure = (not message.recorded or not best.same_gpu) + (replayed is None)
     return Cause(
         title=f"{units.count(largest.calls_per_step)} {message.collective}s of {size} a step take"
@@ -165,7 +172,7 @@ def _cause(case: Case, slow: Sequence[_Slow], excess_ns: NDArray[np.float64], re
             best_known_us=best.us,
             replayed_trace=replayed,
         ),
-        change=Change.lasting(excess_ns > 0, lasting, recorded),
+        change=Change.shorter(np.minimum(excess_ns, recorded)),
         assumption=ASSUMPTION,
     )
 
