@@ -80,8 +80,8 @@ def prompt_at_a_fifth_of_the_operations() -> Kineto:
 
 
 def small_weight() -> Kineto:
-    """3.1 MB, 0.73 µs: 8 µs are healthy."""
-    return decoding(matmul(8.0, out=256), matmul(8.0, out=256))
+    """3.1 MB, 0.73 µs: 5.5 µs are healthy; 2.2 MB, no more than a kernel's least time: so are 8 µs."""
+    return decoding(matmul(5.5, out=256), matmul(8.0, out=180))
 
 
 def weight_read_as_fast_as_others_are() -> Kineto:

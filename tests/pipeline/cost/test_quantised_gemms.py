@@ -50,6 +50,42 @@ MARLIN = [[2, 256], [], [16, 128], [], [2, 64], [], [], [], [], [], [132]]
             2 * 64 * 128,
             FP16,
         ),
+        # 64 × 128 values of 4 bits as torch tiles them; a scale and a zero point for 32 of them
+        (
+            "aten::_weight_int4pack_mm",
+            [[2, 128], [8, 4, 32, 1], [], [4, 64, 2]],
+            [BF16, INT, None, BF16],
+            512 + 4096 + 1024 + 256,
+            2 * 2 * 64 * 128,
+            BF16,
+        ),
+        # 64 × 128 values of 4 bits in blocks of 32, a scale each
+        (
+            "com.microsoft::MatMulNBits",
+            [[1, 128], [64, 4, 16], [256]],
+            [FP16, BYTE, FP16],
+            256 + 4096 + 512 + 128,
+            2 * 64 * 128,
+            FP16,
+        ),
+        # 64 × 128 values of 4 bits in one column; 64 share a scale, and 16 values are told by a table
+        (
+            "bitsandbytes::gemv_4bit",
+            [[1, 1, 128], [4096, 1], [], [128], [16], []],
+            [BF16, BYTE, None, FP32, FP32, None],
+            256 + 4096 + 512 + 64 + 128,
+            2 * 64 * 128,
+            BF16,
+        ),
+        # a byte a value
+        (
+            "aten::_weight_int8pack_mm",
+            [[2, 128], [64, 128], [64]],
+            [BF16, "Char", BF16],
+            512 + 8192 + 128 + 256,
+            2 * 2 * 64 * 128,
+            BF16,
+        ),
         # k = 64 in 32 bytes a row; scales as they lie, padded to 128 rows
         (
             "_C::cutlass_scaled_fp4_mm",
@@ -178,6 +214,9 @@ def test_fused_experts_in_fp8_read_their_scales_and_in_int4_half_a_byte_a_value(
         ("_C::cutlass_scaled_fp4_mm", [[2, 32], [2, 32], [32, 16]], [BF16, BYTE, BYTE]),
         ("sglang::deep_gemm_fp8_fp8_bf16_nt", [[4, 128], [4, 1], [256, 128], [2, 1], [4, 255]], [FP8] * 5),
         ("_C::ggml_mul_mat_a8", [[10, 144]], [BYTE]),
+        ("aten::_weight_int4pack_mm", [[2, 100], [8, 4, 32, 1]], [BF16, INT]),  # 8192 values are no rows of 100
+        ("aten::_weight_int4pack_mm", [[2, 128], [64, 128]], [BF16, BF16]),
+        ("aten::_weight_int8pack_mm", [[2, 128], [128, 64], [64]], [BF16, "Char", BF16]),
         ("aten::_grouped_mm", [[8, 2], [8, 4]], [BF16, BF16]),
         ("aten::_grouped_mm", [[4, 8, 2]], [BF16]),
         ("aten::_grouped_mm", [[2, 7], [4, 8, 16]], [BF16, BF16]),

@@ -32,8 +32,6 @@ REACHED = 0.8
 """Of a measured rate: the LM head of the laboratory, 238 MB, reads at 0.90 of it, an int4 one of 346 MB at 0.95."""
 REACHED_OF_DATASHEET = 0.6
 """Of a rate that was not measured: an H100's large GEMMs reach 0.59 to 0.68 of it, an MI300X's 0.35 to 0.60."""
-TINY_US = 0.9
-"""Work of less than this at the GPU's rates takes 3 to 6 µs in any kernel: its latency decides, and it is healthy."""
 SLOWER = 1.15
 """What counts as slower than in 16 bits; published cases with both take 1.2 to 2 times as long (flashinfer#1753, #3484,
 vllm#49723)."""

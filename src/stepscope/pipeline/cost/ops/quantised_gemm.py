@@ -1,14 +1,15 @@
 """Matrix multiplications by quantised weights: their stored bytes, scales included, and operations by logical k.
 
 Signatures: torch's native_functions.yaml, sgl-kernel's common_extension.cc, vLLM's csrc/torch_bindings.cpp and
-fp8_utils.py, SGLang's deep_gemm_wrapper. Those of the packed formats grew inputs with each release, so that weights and
-scales are told by what they are, not by where they stand. The type of quantised factors does not tell that of the
-product, which is in 16 bits.
+fp8_utils.py, SGLang's deep_gemm_wrapper, bitsandbytes' _ops.py, ONNX Runtime's ContribOperators.md. Those of the packed
+formats grew inputs with each release, so that weights and scales are told by what they are, not by where they stand.
+The type of quantised factors does not tell that of the product, which is in 16 bits.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from stepscope.dtypes import is_floating
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 FP4 = "Float4"
 _IN_A_BYTE = 2
-"""FP4 values."""
+"""Values of 4 bits."""
 
 
 def _scaled(call: Call) -> Gemm | None:
@@ -77,6 +78,24 @@ def _packed(call: Call) -> Gemm | None:
     return Gemm(1, m, n, k, call.dtypes[0] or "", size)
 
 
+def _in_4_bits(call: Call) -> Gemm | None:
+    """`gemm(x [.., m, k], weight of n·k values of 4 bits in any layout, scales, …)`; all inputs are read once."""
+    if not (call.is_tensor(0) and call.is_tensor(1) and call.shapes[0] and is_floating(call.dtypes[0] or "")):
+        return None
+    *outer, k = call.shapes[0]
+    values = _IN_A_BYTE * call.bytes(1)
+    if is_floating(call.dtypes[1] or "") or not k or values % k:
+        return None
+    m, n = prod(outer), values // k
+    return Gemm(1, m, n, k, call.dtypes[0] or "", call.all_bytes + m * n * call.item_bytes(0))
+
+
+def _in_8_bits(call: Call) -> Gemm | None:
+    """`_weight_int8pack_mm(x [m, k], weight [n, k], scales [n])`, which multiplies in the type of x."""
+    gemm = product(call, 0, 1, out_bytes=HALF_BYTES, extra=(2,), by_column=True)
+    return gemm and replace(gemm, multiply_dtype=call.dtypes[0] or "")
+
+
 def _gguf(call: Call) -> Gemm | None:
     """`ggml_mul_mat_a8(weight [n, bytes of a row], x [m, k], type, row)`; blocks hold their scales."""
     if not (call.is_tensor(0, 2) and call.is_tensor(1, 2)):
@@ -104,5 +123,9 @@ READERS: Mapping[str, Callable[[Call], Gemm | None]] = {
         for library in _LIBRARIES
         for name in ("gptq_marlin_gemm", "marlin_gemm", "awq_gemm", "gptq_gemm", "machete_mm")
     },
+    "aten::_weight_int4pack_mm": _in_4_bits,
+    "aten::_weight_int8pack_mm": _in_8_bits,
+    "bitsandbytes::gemv_4bit": _in_4_bits,
+    "com.microsoft::MatMulNBits": _in_4_bits,
     **{f"{library}::ggml_mul_mat{kind}_a8": _gguf for library in ("_C", "sgl_kernel") for kind in ("", "_vec")},
 }

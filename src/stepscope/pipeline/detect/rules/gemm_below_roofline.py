@@ -11,7 +11,7 @@ Tiles that suit a large batch leave a small one with few blocks. Heuristics choo
 tuned on, and another shape, or another GPU, gets what is left.
 
 ## What looks the same and is harmless
-Small weights: a kernel takes about 3 µs besides its bytes, so that what would take 0.9 µs at the memory's rate cannot
+Small weights: a kernel takes about 3 µs besides its bytes, so that what would take 0.5 µs at the memory's rate cannot
 be told from healthy. Persistent kernels, which have as many blocks as there are multiprocessors by design. Kernels that
 share the GPU with others. A warning that a default MoE config is used: it often costs nothing (vllm#44688, 23.52 µs
 against 23.49). Experts of a batch: which of them were hit is not recorded, so only a single token's are judged.
@@ -38,7 +38,7 @@ from stepscope import units
 from stepscope.pipeline.cost import Bound
 from stepscope.pipeline.detect.device import multiprocessors
 from stepscope.pipeline.detect.excess import Excess, excess_of
-from stepscope.pipeline.detect.multiplications import TINY_US, Judge, blocks, is_determined
+from stepscope.pipeline.detect.multiplications import Judge, blocks, is_determined
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
@@ -54,6 +54,10 @@ CLASSES = ("gemm", "moe-gemm")
 MIN_RATIO = {Bound.MEMORY: 1.4, Bound.COMPUTE: 2.0}
 """Of what a good kernel takes. Healthy GEMMs at hand take up to 1.25 times as long where bytes bound them; where
 operations do, up to 1.72 times, on a GPU whose rate was not measured."""
+SMALL_US, MIN_RATIO_OF_SMALL = 0.9, 1.5
+"""Calls that need less than this at the GPU's rates vary more: healthy ones take up to 1.32 times as long."""
+MIN_US = 0.5
+"""What needs less takes 2 to 6 µs in any kernel: its latency decides, and it is healthy."""
 MIN_SHARE = 0.01
 """What the excess must take of the GPU's time in a step."""
 
@@ -85,17 +89,17 @@ def _why_not(judge: Judge | None, judged: Sequence[Multiplication], all_us: floa
     known_us = sum(each.worked.per_step * each.us for each in judged)
     if not known_us:
         return "cannot be told: the sizes of multiplications by weights are not known"
-    slowest = max((each.us / each.good_us for each in judged if each.floor_us >= TINY_US), default=1.0)
+    slowest = max((each.us / each.good_us for each in judged if each.floor_us >= MIN_US), default=1.0)
     share, times = units.share(min(known_us / all_us, 1.0)), max(slowest, 1.0)
     return f"sizes are known of {share} of it; there no call takes more than {times:.1f} times what a good kernel does"
 
 
 def _is_slow(found: Multiplication) -> bool:
     """Tell whether it is slow, but not as a whole slower than in 16 bits, which another rule says more about."""
-    if found.floor_us < TINY_US or not is_determined(found) or found.is_slower_than_in_16_bits:
-        return False
     ratio = MIN_RATIO.get(found.bound)
-    return ratio is not None and found.us >= ratio * found.good_us
+    if ratio is None or found.floor_us < MIN_US or not is_determined(found) or found.is_slower_than_in_16_bits:
+        return False
+    return found.us >= (max(ratio, MIN_RATIO_OF_SMALL) if found.floor_us < SMALL_US else ratio) * found.good_us
 
 
 def _cause(case: Case, excess: Excess) -> Cause:

@@ -39,7 +39,7 @@ from stepscope.kernel_name import LOOKED_AT
 from stepscope.pipeline.detect.casts import covered_us_per_step
 from stepscope.pipeline.detect.excess import excess_of
 from stepscope.pipeline.detect.explanation import fixes_of
-from stepscope.pipeline.detect.multiplications import TINY_US, Judge
+from stepscope.pipeline.detect.multiplications import Judge
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 BACKEND, ATTENTION_BACKEND, CACHE_IN_16_BITS, PREFILL_APART = fixes_of(__doc__)
 MIN_SHARE = 0.01
 """What the excess must take of the GPU's time in a step."""
+MIN_US = 0.9
+"""What needs less at the GPU's rates takes 3 to 6 µs in any kernel, in 16 bits as well."""
 MIN_ATTENTION_US = 30.0
 """Shorter attention is bound by how it is split and merged, in 16 bits as well (18.7 µs of an H200 for one request of
 1,000 tokens, which its bytes need 0.3 for)."""
@@ -105,7 +107,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded |
 
 
 def _is_slower(found: Multiplication) -> bool:
-    if found.floor_us < TINY_US or not found.is_slower_than_in_16_bits:
+    if found.floor_us < MIN_US or not found.is_slower_than_in_16_bits:
         return False
     return found.main.kernel_class in MULTIPLY or (found.in_16_bits_us or 0.0) >= MIN_ATTENTION_US
 
