@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope import units
-from stepscope.pipeline.detect.pool_casts import is_repeated_by_layers
+from stepscope.pipeline.detect.pool_casts import ATTENTION_DTYPES, MIN_CALLS_WITHOUT_MODEL, is_repeated_by_layers
 from stepscope.pipeline.detect.rule import Unchecked
 
 if TYPE_CHECKING:
@@ -38,13 +38,32 @@ def _kept_by_head(group: WorkGroup) -> Unchecked:
     return Unchecked(missing, _MODEL)
 
 
+def _without_model(case: Case, group: WorkGroup, calls: str) -> Unchecked | None:
+    """Ask about one that runs as layers might: its size alone fits a pool as it fits a weight."""
+    target = group.moved.target_dtype if group.moved else None
+    if (
+        target not in ATTENTION_DTYPES
+        or group.calls_per_step < MIN_CALLS_WITHOUT_MODEL
+        or is_repeated_by_layers(case, group)
+    ):
+        return None
+    share = units.share(group.time_us_per_step / case.measured.step_us)
+    size = units.number(group.moved.elements_high) if group.moved else ""
+    missing = (
+        f"whether a cast to {target} of {size} elements that runs {calls} times a step, {share} of it, is of the pool"
+    )
+    return Unchecked(missing, "give --model and --tp; or record an eager run with record_shapes=True")
+
+
 def _other_count(case: Case, layout: KVPoolLayout, group: WorkGroup) -> Unchecked | None:
     """Ask about one of this pool's size that runs not as often as layers do, or has not the slots that are told."""
     spec, told = case.deployment.spec, case.deployment.pool_rows
     fits = layout.slots_in_range(group.moved.elements_low, group.moved.elements_high) if group.moved else ()
-    if spec is None or not fits:
+    if not fits:
         return None
     calls = units.count(group.calls_per_step)
+    if spec is None:
+        return _without_model(case, group, calls)
     if not is_repeated_by_layers(case, group):
         missing = f"a cast that runs {calls} times a step, which does not fit the model's {len(spec.layers)} layers"
         return Unchecked(missing, _MODEL)
