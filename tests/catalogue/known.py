@@ -28,13 +28,6 @@ KNOWN: dict[tuple[str, str], str] = {
     ("low-precision-slower: experts_of_marlin_that_16_bits_would_beat", "low-precision-slower"): (
         "in 16 bits all 64 experts are counted as read, though one token takes eight"
     ),
-    ("weight-rematerialised: activations_of_a_weights_size_in_a_graph", "redundant-cast"): (
-        "in a graph the size alone tells a weight; that 128 tokens have activations of that size is not weighed, as"
-        " weight-rematerialised does"
-    ),
-    ("weight-rematerialised: training_that_converts_its_weights", "redundant-cast"): (
-        "in training weights change, and their casts are needed; the rule does not ask whether it is training"
-    ),
     (
         "weight-rematerialised: dequantisation_by_a_kernel_of_that_name_in_a_graph",
         "unfused-elementwise",
