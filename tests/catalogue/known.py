@@ -19,9 +19,6 @@ KNOWN: dict[tuple[str, str], str] = {
     ),
     ("published, colibri#431, retracted", "hidden-sync"): OTHER_THREADS,
     ("published, colibri#431, retracted", "launch-bound"): OTHER_THREADS,
-    ("low-precision-slower: experts_of_marlin_that_16_bits_would_beat", "low-precision-slower"): (
-        "in 16 bits all 64 experts are counted as read, though one token takes eight"
-    ),
     (
         "weight-rematerialised: dequantisation_by_a_kernel_of_that_name_in_a_graph",
         "unfused-elementwise",
