@@ -26,7 +26,6 @@ PREPARES = {"host-gap": "the host works between two steps of the same requests, 
 REBUILT = {"weight-rematerialised": "a tensor of a weight's shape is copied before each multiplication"}
 STRIDED = {"layout-copy": "copies in every layer change the layout of activations"}
 ALLOCATES = {"jit-or-allocator-in-step": "memory is freed in every step, and the GPU waits"}
-ROOFLINE = {"gemm-below-roofline": "it takes 20 µs, and its bytes 2.0"}
 
 MUST_TOO: dict[str, dict[str, str]] = {
     "hidden-sync: token_read_once_a_step": PREPARES,
@@ -74,23 +73,20 @@ def cases() -> Iterator[Case]:
         for build in module.FIRING:
             yield _case(rule.id, build, {rule.id: "its cause is built in"})
         yield from (_case(rule.id, build, {}) for build in module.QUIET if _is_of(module, build))
-    slower = import_module("tests.examples.low_precision_slower").experts_of_marlin_that_16_bits_would_beat
-    reason = "it takes 20 µs; in 16 bits eight experts' bytes take 7.8, and a good kernel 12.8"
-    yield _case("low-precision-slower", slower, {"low-precision-slower": reason}, ROOFLINE)
 
 
 def _is_of(module: ModuleType, build: Build) -> bool:
     return build.__module__ == module.__name__
 
 
-def _case(rule: str, build: Build, must: Reasons, true_too: Reasons | None = None) -> Case:
+def _case(rule: str, build: Build, must: Reasons) -> Case:
     name = f"{rule}: {build.__name__}"
     return Case(
         name=name,
         origin=Origin.BUILT,
         traces=build,
         must={**must, **MUST_TOO.get(name, {})},
-        true_too=true_too or TRUE_TOO.get(name, {}),
+        true_too=TRUE_TOO.get(name, {}),
         model="glm-5",
         tp=8,
     )

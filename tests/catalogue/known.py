@@ -9,10 +9,6 @@ ONE_RANK = (
 OTHER_THREADS = (
     "what a thread that launches nothing computes meanwhile is not held against the gaps, though the GPU waits for that"
 )
-LAST_OF_ALIKE = (
-    "without shapes the step's last multiplication is taken for the head if it takes as long as the head of all tokens"
-    " would; that every layer has one as long is not looked at"
-)
 STORED = "a kernel that dequantises cache or weights is taken to read what the addition before it wrote"
 
 KNOWN: dict[tuple[str, str], str] = {
@@ -23,18 +19,6 @@ KNOWN: dict[tuple[str, str], str] = {
     ),
     ("published, colibri#431, retracted", "hidden-sync"): OTHER_THREADS,
     ("published, colibri#431, retracted", "launch-bound"): OTHER_THREADS,
-    ("low-precision-slower: marlin_without_shapes", "lm-head-all-tokens"): LAST_OF_ALIKE,
-    ("padding: prefill", "lm-head-all-tokens"): LAST_OF_ALIKE,
-    ("low-precision-slower: experts_of_marlin_that_16_bits_would_beat", "low-precision-slower"): (
-        "in 16 bits all 64 experts are counted as read, though one token takes eight"
-    ),
-    ("weight-rematerialised: activations_of_a_weights_size_in_a_graph", "redundant-cast"): (
-        "in a graph the size alone tells a weight; that 128 tokens have activations of that size is not weighed, as"
-        " weight-rematerialised does"
-    ),
-    ("weight-rematerialised: training_that_converts_its_weights", "redundant-cast"): (
-        "in training weights change, and their casts are needed; the rule does not ask whether it is training"
-    ),
     (
         "weight-rematerialised: dequantisation_by_a_kernel_of_that_name_in_a_graph",
         "unfused-elementwise",

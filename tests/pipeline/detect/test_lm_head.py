@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.answers import finding, rules
+from tests.decode_steps import Work
 from tests.examples.gemm_below_roofline import prompt_at_a_fifth_of_the_operations
 from tests.examples.lm_head_all_tokens import (
     ARGMAX_OF_ONE,
@@ -16,6 +17,7 @@ from tests.examples.lm_head_all_tokens import (
     step,
     without_shapes,
 )
+from tests.kernel_names import ADD, ATTENTION, GEMM
 from tests.stages import diagnosed
 
 from stepscope.document import Confidence, Severity
@@ -50,6 +52,14 @@ def test_a_head_that_is_known_by_its_time_alone_is_of_low_confidence() -> None:
 def test_by_time_it_must_take_what_all_tokens_take(us: float, *, fires: bool) -> None:
     # 1,233 µs at the measured rate of 790 TFLOP/s; from 0.8 to 2 times that: 987 to 2,467 µs
     assert ("lm-head-all-tokens" in rules(diagnosed(without_shapes([head(TOKENS, us), ARGMAX_OF_ONE])))) is fires
+
+
+@pytest.mark.parametrize(("us", "fires"), [(1140, False), (1160, True)])
+def test_by_time_it_must_take_longer_than_what_the_same_kernel_does_in_the_layers(us: float, *, fires: bool) -> None:
+    mlp = Work(GEMM, 1050, "aten::mm")
+    kernels = [mlp, Work(ATTENTION, 300), Work(ADD, 20)] * 10  # 1.1 times 1,050: 1,155 µs
+    found = diagnosed(without_shapes([*kernels, head(TOKENS, us), ARGMAX_OF_ONE]))
+    assert ("lm-head-all-tokens" in rules(found)) is fires
 
 
 @pytest.mark.parametrize(("rows", "fires"), [(16, False), (17, True)])

@@ -232,6 +232,14 @@ def test_a_cast_of_less_than_4_mib_is_not_redundant() -> None:
     assert rules(diagnosed(trace(682))) == []
 
 
+@pytest.mark.parametrize(("tokens", "found"), [(127, ["redundant-cast"]), (128, [])])
+def test_a_graphs_cast_that_may_be_of_activations_is_not_redundant(tokens: int, found: list[str]) -> None:
+    # o_proj has 12,582,912 elements, 128 × 16 × 6,144: what 128 tokens may have, each 16 times its hidden state
+    cast = Work(TO_BF16, 40, grid=(24_576, 1, 1))
+    steps = [[cast, Work(ADD, 3), *REST] * 10] * 3
+    assert rules(diagnosed(graphed(steps, annotation=f"step[DECODE bs={tokens}]"))) == found
+
+
 def weight_cast() -> Diagnosis:
     cast = copied(TO_BF16, 40, (6144, 2048), FP8, BF16)
     return diagnosed(eager([[cast, *REST] * 10] * 3))

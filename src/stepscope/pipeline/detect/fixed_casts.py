@@ -9,7 +9,7 @@ from stepscope.dtypes import is_floating
 from stepscope.model import match_elements
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
-from stepscope.pipeline.detect.weights import is_new_in_each_step, weights_of_shape
+from stepscope.pipeline.detect.weights import is_new_in_each_step, may_be_activation, weights_of_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +60,8 @@ def _fixed_cast(case: Case, group: WorkGroup, following: set[int]) -> FixedCast 
     if moved is None or not group.is_repeated or (group.calls_per_step < 2 and len(group.steps) < 2):
         return None
     weights = _weights(case, moved)
-    if moved.shape is None:  # without a shape only a known weight is told from an activation
-        if not weights or group.kernel_class != "cast":
+    if moved.shape is None:  # without a shape only a known weight is told from an activation, if its size can be none's
+        if not weights or group.kernel_class != "cast" or may_be_activation(case, moved.elements_low):
             return None
     elif not _is_fixed(case, moved, moved.shape, following, is_weights=bool(weights)):
         return None

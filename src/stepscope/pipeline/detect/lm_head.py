@@ -33,6 +33,9 @@ FITS_ALL_TOKENS = (0.8, 2.0)
 """Without shapes: a multiplication that takes so many times the least time for all tokens computes all of them."""
 LEAST_SLOWDOWN = 2.0
 """Without shapes: and at least so many times the least time for the rows that are needed."""
+LONGER_THAN_ALIKE = 1.1
+"""Without shapes: and so many times as long as the longest of the same kernel and grid, which a layer's would not; the
+head of Llama 3.1 405B is 1.2 times as high as the highest weight of its layers, that of others 1.4 times and more."""
 
 _SECOND_HALF = "splitKreduce"
 """Adds up the parts of a multiplication that stands before it."""
@@ -105,7 +108,8 @@ def find_lm_head(case: Case, placement: Placement) -> LmHead:
 def multiplied(case: Case, placement: Placement, lm_head: LmHead) -> Multiplied | None:
     """Return the sizes of the LM head's longest product, by its shape, or else by its time; None where neither tells.
 
-    Without shapes only one thing can be told: that it takes as long as all tokens must, and longer than needed ones.
+    Without shapes only one thing can be told: that it takes as long as all tokens must, longer than needed ones, and
+    longer than what else the same kernel multiplies.
     """
     if lm_head.products:
         gemm = lm_head.products[0].gemm
@@ -113,7 +117,9 @@ def multiplied(case: Case, placement: Placement, lm_head: LmHead) -> Multiplied 
         return Multiplied(gemm.m, gemm.n, gemm.k, gemm.multiply_dtype, max(fixed, 0), from_shape=True)
     weight, ceilings = lm_head_weight(case), Ceilings.of(case.gpu)
     tokens, needed = case.step.tokens, case.step.batch_size
-    if weight is None or ceilings is None or tokens is None or needed is None or not lm_head.rows.size:
+    if weight is None or ceilings is None or tokens is None or needed is None:
+        return None
+    if not _is_longest_alike(placement, lm_head):
         return None
     last = np.zeros(placement.step.shape, dtype=np.bool_)
     last[lm_head.rows] = True
@@ -130,6 +136,18 @@ def multiplied(case: Case, placement: Placement, lm_head: LmHead) -> Multiplied 
 def _gemm(group: WorkGroup) -> Gemm | None:
     call = call_of(group)
     return as_gemm(call) if call else None
+
+
+def _is_longest_alike(placement: Placement, lm_head: LmHead) -> bool:
+    """Tell whether it takes longer than the longest of the same kernel and grid in its step: a layer's would not."""
+    rows = lm_head.rows
+    if not rows.size:
+        return False
+    took, others = placement.end - placement.start, np.isin(placement.group, placement.group[rows])
+    others[rows] = False
+    longest = np.zeros(max(placement.steps) + 1, dtype=np.int64)
+    np.maximum.at(longest, placement.step[others], took[others])
+    return bool(np.median(took[rows]) >= LONGER_THAN_ALIKE * np.median(longest[placement.step[rows]]))
 
 
 def lm_head_weight(case: Case) -> Weight | None:

@@ -59,6 +59,13 @@ def is_new_in_each_step(shape: Shape, following: set[int], *, is_weights: bool) 
     return shape[0] in following or rows in following or repeated or any(size in several for size in leading[1:])
 
 
+def may_be_activation(case: Case, elements: int) -> bool:
+    """Tell whether activations of the step's tokens may have so many elements; they may where these are not known."""
+    spec, step = case.deployment.spec, case.step
+    tokens = max(step.tokens or 0, step.batch_size or 0)
+    return spec is None or not tokens or elements <= MOST_HIDDEN_A_TOKEN * spec.hidden_size * tokens
+
+
 @dataclass(frozen=True, slots=True)
 class NamedWeight:
     """A weight, or several that are told apart by nothing that is known."""
@@ -103,15 +110,9 @@ class KnownWeights:
         return NamedWeight(weights_name(candidates) or f"weight {list(shape)}", prod(shape), shape, from_shape=True)
 
     def of_launch(self, group: WorkGroup) -> NamedWeight | None:
-        """Return the model's weight of which a launch writes each element; None for what is not known.
-
-        An activation may have as many elements, if they are not too many for the step's tokens.
-        """
-        spec, written, step = self.case.deployment.spec, group.written, self.case.step
-        tokens = max(step.tokens or 0, step.batch_size or 0)
-        if spec is None or written is None or not tokens:
-            return None
-        if written[0] <= MOST_HIDDEN_A_TOKEN * spec.hidden_size * tokens:
+        """Return the model's weight of which a launch writes each element; None for what may be an activation."""
+        written = group.written
+        if written is None or may_be_activation(self.case, written[0]):
             return None
         candidates = match_elements(self.case.deployment.weights, *written)
         name, shape = weights_name(candidates), candidates[0].shape if len(candidates) == 1 else None

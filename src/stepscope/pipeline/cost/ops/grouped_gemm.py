@@ -26,6 +26,8 @@ class _Product(NamedTuple):
     weights: int
     """Index of the input."""
     experts: int
+    hit: float
+    """Experts that are expected to have rows."""
     rows: int
     n: int
     k: int
@@ -38,9 +40,9 @@ class _Product(NamedTuple):
 
     @property
     def in_16_bits(self) -> Work:
-        """What it would cost in 16 bits, at most: all experts are read."""
+        """What it would cost in 16 bits: of the weights those of the experts that are hit are read, as today."""
         k = self.k * self.values_an_element
-        return Work(HALF_BYTES * (self.experts * self.n * k + self.rows * (self.n + k)), self.flops)
+        return Work(HALF_BYTES * (self.hit * self.n * k + self.rows * (self.n + k)), self.flops)
 
 
 def _grouped(call: Call, values_an_element: int = 1) -> _Product | None:
@@ -55,7 +57,8 @@ def _grouped(call: Call, values_an_element: int = 1) -> _Product | None:
     experts, *sizes = call.shapes[weights]
     if k not in sizes or not experts:
         return None
-    return _Product(weights, experts, rows, sizes[0] if sizes[1] == k else sizes[1], k, values_an_element)
+    n, hit = sizes[0] if sizes[1] == k else sizes[1], expected_experts(experts, 1, rows)
+    return _Product(weights, experts, hit, rows, n, k, values_an_element)
 
 
 def _grouped_fp4(call: Call) -> _Product | None:
@@ -66,17 +69,15 @@ def _grouped_fp4(call: Call) -> _Product | None:
 def _cost(call: Call, of: _Product | None) -> Work | None:
     if of is None:
         return None
-    hit = expected_experts(of.experts, 1, of.rows) / of.experts
     stored = _stored(call, range(of.weights, len(call.shapes)), of.experts)
-    size = call.bytes(of.weights - 1) + hit * stored + of.rows * of.n * HALF_BYTES
+    size = call.bytes(of.weights - 1) + of.hit / of.experts * stored + of.rows * of.n * HALF_BYTES
     return Work(size, of.flops, FP4 if of.values_an_element > 1 else call.dtypes[of.weights] or "")
 
 
 class _Packed(NamedTuple):
-    """Tokens, each multiplied with the packed weights of `top` experts."""
+    """Tokens, each multiplied with the packed weights of some experts."""
 
     product: _Product
-    top: int
     chosen: int
     """Index of the weights of the chosen experts."""
 
@@ -95,17 +96,17 @@ def _packed(call: Call) -> _Packed | None:
     tokens, top = call.shapes[chosen[-1]]
     if not 0 < top <= experts:
         return None
-    return _Packed(_Product(weights, experts, tokens * top, n, k), top, chosen[-1])
+    hit = expected_experts(experts, top, tokens)
+    return _Packed(_Product(weights, experts, hit, tokens * top, n, k), chosen[-1])
 
 
 def _packed_cost(call: Call) -> Work | None:
     of = _packed(call)
     if of is None:
         return None
-    product, tokens = of.product, of.product.rows // of.top
-    hit = expected_experts(product.experts, of.top, tokens) / product.experts
+    product = of.product
     stored = _stored(call, range(product.weights, of.chosen), product.experts)
-    size = call.bytes(0) + hit * stored + product.rows * product.n * call.item_bytes(0)
+    size = call.bytes(0) + product.hit / product.experts * stored + product.rows * product.n * call.item_bytes(0)
     return Work(size, product.flops, call.dtypes[0] or "")
 
 
@@ -160,4 +161,4 @@ IN_16_BITS: Mapping[str, Callable[[Call], Work | None]] = {
     **dict.fromkeys(_FP4, lambda call: _in_16_bits(call, _grouped_fp4(call))),
     **dict.fromkeys(_PACKED, _packed_in_16_bits),
 }
-"""What calls on weights of fewer bits would cost at most in 16 bits."""
+"""What calls on weights of fewer bits would cost in 16 bits."""

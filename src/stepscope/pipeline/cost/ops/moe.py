@@ -27,6 +27,11 @@ class _Experts(NamedTuple):
     """Weights an element."""
 
     @property
+    def hit(self) -> float:
+        """Experts that are expected to have tokens, routed at random."""
+        return expected_experts(self.experts, self.per_token, self.tokens)
+
+    @property
     def flops(self) -> int:
         return 2 * self.tokens * self.per_token * self.values
 
@@ -47,7 +52,7 @@ def _experts(call: Call) -> _Experts | None:
 
 
 def _cost(call: Call) -> Work | None:
-    """Cost of tokens that are routed at random; packed weights are multiplied in the type of x.
+    """Cost of the weights of the experts that are hit; packed weights are multiplied in the type of x.
 
     What follows with a leading axis of as many experts is scales and zero points.
     """
@@ -55,8 +60,7 @@ def _cost(call: Call) -> Work | None:
     if of is None:
         return None
     scales = [index for index in call.tensors if index > 4 and call.shapes[index][:1] == [of.experts]]
-    hit = expected_experts(of.experts, of.per_token, of.tokens) / of.experts
-    weights = hit * sum(map(call.bytes, (1, 2, *scales)))
+    weights = of.hit / of.experts * sum(map(call.bytes, (1, 2, *scales)))
     return Work(weights + 2 * call.bytes(0), of.flops, call.dtypes[1 if of.packed == 1 else 0] or "")
 
 
@@ -64,9 +68,9 @@ def _in_16_bits(call: Call) -> Work | None:
     of = _experts(call)
     if of is None or call.item_bytes(1) >= HALF_BYTES:
         return None
-    return Work(HALF_BYTES * (of.experts * of.values + 2 * of.tokens * of.hidden), of.flops)
+    return Work(HALF_BYTES * (of.hit * of.values + 2 * of.tokens * of.hidden), of.flops)
 
 
 COSTS = dict.fromkeys(_FUSED, _cost)
 IN_16_BITS = dict.fromkeys(_FUSED, _in_16_bits)
-"""What calls on weights of fewer bits would cost at most in 16 bits: all experts are read."""
+"""What calls on weights of fewer bits would cost in 16 bits."""

@@ -43,7 +43,6 @@ from stepscope.pipeline.whatif import Change
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.detect.lm_head import Multiplied
 
 MOST_ROWS_A_REQUEST = 16
@@ -80,7 +79,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         title=f"The LM head multiplies {head.rows:,} tokens a step, of which {units.count(needed)}"
         f" {'is' if needed == 1 else 'are'} sampled from",
         confidence=Confidence.HIGH if head.from_shape else Confidence.LOW,
-        notes=_inference_notes(head, placement.groups_of(is_head)[0]),
+        notes=_inference_notes(head, float(np.median((placement.end - placement.start)[is_head])) / 1e3),
         time_us_per_step=placement.covered_us_per_step(is_head | passing),
         evidence=replace(
             work_evidence(placement, is_head | passing),
@@ -95,13 +94,12 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     )
 
 
-def _inference_notes(head: Multiplied, group: WorkGroup) -> list[str]:
+def _inference_notes(head: Multiplied, us: float) -> list[str]:
     if head.from_shape:
         return []
     size = f"{head.rows:,} × {head.width:,} × {head.vocabulary:,}"
-    us = units.time(group.us_per_call)
-    note = f"No shapes were recorded. It is the step's last multiplication, and takes {us}, as {size} does on this GPU."
-    return [note]
+    alone = "It is the step's last multiplication, no other by its kernel takes as long"
+    return [f"No shapes were recorded. {alone}, and it takes {units.time(us)}, as {size} does on this GPU."]
 
 
 RULE = Rule(

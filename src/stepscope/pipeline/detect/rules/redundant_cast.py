@@ -10,7 +10,8 @@ The tensor's type does not fit its consumer, and the conversion stands in the fo
 ## What looks the same and is harmless
 Casts of activations: their shape follows the batch, they are new data each time. Casts around norms and softmax, which
 are kept in 32 bits on purpose. Casts of indices, which are data. A first use that is cached. Casts of the KV pool,
-which have a rule of their own.
+which have a rule of their own. Training, where weights change in every step. In a graph, casts no larger than what the
+step's tokens may have in activations.
 
 Casts of a weight that stand before its GEMM are told as what they are a part of: `weight-rematerialised`.
 
@@ -32,6 +33,7 @@ from stepscope.pipeline.detect.casts import Casts, cast_evidence, covered_us_per
 from stepscope.pipeline.detect.fixed_casts import fixed_casts, may_be_of_weight
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
+from stepscope.pipeline.detect.training import is_training
 from stepscope.pipeline.detect.weights import weights_name
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ UNKNOWN_WEIGHTS = Unchecked(
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find large casts of one shape that neither follow the batch nor are the pool's."""
+    if is_training(case.linked):
+        return
     if not case.deployment.weights and any(map(may_be_of_weight, case.groups)):
         yield UNKNOWN_WEIGHTS
     fixed = fixed_casts(case)
