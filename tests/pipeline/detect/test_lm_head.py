@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from tests.answers import finding, rules
 from tests.decode_steps import Work
@@ -20,7 +22,11 @@ from tests.examples.lm_head_all_tokens import (
 from tests.kernel_names import ADD, ATTENTION, GEMM
 from tests.stages import diagnosed
 
+from stepscope import diagnose
 from stepscope.document import Confidence, Severity
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WEIGHT_BYTES = VOCABULARY * WIDTH * 2
 TFLOPS, GB_PER_S = 790.0, 4_300.0
@@ -71,3 +77,24 @@ def test_up_to_sixteen_rows_a_request_may_be_drafted_tokens(rows: int, *, fires:
 def test_a_last_multiplication_of_another_shape_is_no_head_however_long_it_takes() -> None:
     """1,024 tokens through [6144, 6144] in 490 µs, as long as GLM-5's head of 19,360 on a rank might take."""
     assert rules(diagnosed(prompt_at_a_fifth_of_the_operations())) == ["gemm-below-roofline"]
+
+
+def test_without_a_model_it_is_the_one_with_most_columns_that_runs_once(tmp_path: Path) -> None:
+    found = finding(diagnose([all_tokens_then_a_slice().save(tmp_path / "t.json")]), "lm-head-all-tokens")
+    assert found.confidence is Confidence.MEDIUM
+    assert (found.evidence.calls_per_step, found.evidence.input_shape) == (1, [TOKENS, WIDTH])
+    assert any("No model is known" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        [head(TOKENS, 1250)] * 2,  # a layer has as many columns
+        [head(1, 60)],  # the last token only
+        [Work(GEMM, 1250, "aten::mm", [[TOKENS, WIDTH], [WIDTH, 12_000]], ["c10::BFloat16"] * 2)],  # an MLP's width
+    ],
+    ids=["twice", "last", "narrow"],
+)
+def test_without_a_model_nothing_else_is_taken_for_it(tail: list[Work], tmp_path: Path) -> None:
+    path = step(*tail, ARGMAX_OF_ONE).save(tmp_path / "t.json")
+    assert "lm-head-all-tokens" not in rules(diagnose([path]))

@@ -37,6 +37,8 @@ LONGER_THAN_ALIKE = 1.1
 """Without shapes: and so many times as long as the longest of the same kernel and grid, which a layer's would not; the
 head of Llama 3.1 405B is 1.2 times as high as the highest weight of its layers, that of others 1.4 times and more."""
 
+LEAST_VOCABULARY = 8192
+"""Of a rank, without a model: the smallest in use, 32,000, shared by four; and more than twice the model's width."""
 _SECOND_HALF = "splitKreduce"
 """Adds up the parts of a multiplication that stands before it."""
 
@@ -160,12 +162,22 @@ def _is_matrix_of_head(weight: Weight) -> bool:
 
 
 def _products(case: Case) -> Iterator[Product]:
-    """Yield the multiplications by a tensor as high as the vocabulary, whole or this rank's part of it."""
+    """Yield the multiplications by a tensor as high as the vocabulary, whole or this rank's part of it.
+
+    Without a model it is the one with the most columns, if a step has it once; layers repeat theirs.
+    """
+    all_of_them = [
+        Product(group, gemm)
+        for group in case.groups
+        if (gemm := _gemm(group)) and gemm.batch == 1 and _SECOND_HALF not in group.kernel
+    ]
     spec, weight = case.deployment.spec, lm_head_weight(case)
-    if spec is None:
+    if spec is not None:
+        heights = {spec.vocab_size, weight.shape[0] if weight else spec.vocab_size}
+        yield from (product for product in all_of_them if product.gemm.n in heights)
         return
-    heights = {spec.vocab_size, weight.shape[0] if weight else spec.vocab_size}
-    for group in case.groups:
-        gemm = _gemm(group)
-        if gemm and gemm.n in heights and gemm.batch == 1 and _SECOND_HALF not in group.kernel:
-            yield Product(group, gemm)
+    most = max((product.gemm.n for product in all_of_them), default=0)
+    widest = [product for product in all_of_them if product.gemm.n == most]
+    once = sum(product.group.calls_per_step for product in widest) <= 1
+    if once and all(product.gemm.n >= max(LEAST_VOCABULARY, 2 * product.gemm.k) for product in widest):
+        yield from widest

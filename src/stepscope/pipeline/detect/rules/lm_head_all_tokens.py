@@ -78,8 +78,8 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     yield Cause(
         title=f"The LM head multiplies {head.rows:,} tokens a step, of which {units.count(needed)}"
         f" {'is' if needed == 1 else 'are'} sampled from",
-        confidence=Confidence.HIGH if head.from_shape else Confidence.LOW,
-        notes=_inference_notes(head, float(np.median((placement.end - placement.start)[is_head])) / 1e3),
+        confidence=_confidence(case, head),
+        notes=_inference_notes(case, head, float(np.median((placement.end - placement.start)[is_head])) / 1e3),
         time_us_per_step=placement.covered_us_per_step(is_head | passing),
         evidence=replace(
             work_evidence(placement, is_head | passing),
@@ -94,12 +94,20 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     )
 
 
-def _inference_notes(head: Multiplied, us: float) -> list[str]:
-    if head.from_shape:
-        return []
-    size = f"{head.rows:,} × {head.width:,} × {head.vocabulary:,}"
-    alone = "It is the step's last multiplication, no other by its kernel takes as long"
-    return [f"No shapes were recorded. {alone}, and it takes {units.time(us)}, as {size} does on this GPU."]
+def _confidence(case: Case, head: Multiplied) -> Confidence:
+    if not head.from_shape:
+        return Confidence.LOW
+    return Confidence.HIGH if case.deployment.spec else Confidence.MEDIUM
+
+
+def _inference_notes(case: Case, head: Multiplied, us: float) -> list[str]:
+    if not head.from_shape:
+        size = f"{head.rows:,} × {head.width:,} × {head.vocabulary:,}"
+        alone = "It is the step's last multiplication, no other by its kernel takes as long"
+        return [f"No shapes were recorded. {alone}, and it takes {units.time(us)}, as {size} does on this GPU."]
+    if case.deployment.spec is None:
+        return ["No model is known. It has more columns than any other multiplication, and runs once a step."]
+    return []
 
 
 RULE = Rule(
