@@ -269,3 +269,24 @@ def test_bytes_of_a_copy_that_only_the_host_tells(tmp_path: Path) -> None:
     trace.span("kernel", "copy", 13, 1, args={"correlation": 7, "device": 0, "stream": 0})
     kernels = link(load(trace.save(tmp_path / "t.json"))).kernels
     assert kernels["bytes"].to_list() == [4096, 64, None]
+
+
+def test_calls_that_overlap_by_a_rounded_time_follow_each_other(tmp_path: Path) -> None:
+    trace = Kineto()
+    trace.op("forward", 0, 100)
+    for number in range(3):  # each begins 1 ns before the one before it ends
+        trace.op(f"op {number}", 10 + 20 * number - (0.001 if number else 0), 20.001)
+        trace.op(f"inner {number}", 15 + 20 * number, 5)
+        trace.kernel(f"inner kernel {number}", 500 + number, 0.5, correlation=trace.launch(16 + 20 * number))
+        trace.kernel(f"kernel {number}", 600 + number, 0.5, correlation=trace.launch(25 + 20 * number))
+    found = {name: op for name, (_, op) in linked_names(trace, tmp_path).items()}
+    assert found == {f"{inner}kernel {n}": f"{inner or 'op '}{n}" for n in range(3) for inner in ("", "inner ")}
+    linked = link(load(tmp_path / "trace.json"))
+    ops = linked.trace.ops
+    names = ops["name"].to_list()
+    start = ops["start_ns"].to_numpy()
+    around = parents(ops["thread"].to_numpy(), start, start + ops["duration_ns"].to_numpy())
+    assert {name: names[row] for name, row in zip(names, around.tolist(), strict=True) if row != NONE} == {
+        **{f"op {n}": "forward" for n in range(3)},
+        **{f"inner {n}": f"op {n}" for n in range(3)},
+    }

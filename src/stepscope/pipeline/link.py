@@ -89,7 +89,8 @@ def innermost(thread: Ints, start: Ints, end: Ints, at_thread: Ints, at: Ints) -
     Args:
         thread: shape [n], the thread of each interval.
         start: shape [n].
-        end: shape [n]; intervals of one thread are nested or apart. One of no length counts as 1 ns.
+        end: shape [n]; intervals of one thread are nested or apart, else the earlier is cut off. One of no length
+            counts as 1 ns.
         at_thread: shape [m], the thread of each point.
         at: shape [m], the time of each point.
 
@@ -104,6 +105,14 @@ def innermost(thread: Ints, start: Ints, end: Ints, at_thread: Ints, at: Ints) -
         rank + np.concatenate((thread, thread, at_thread)).astype(np.int64) * known.size, (start.size, 2 * start.size)
     )
 
+    found = _around(start, end, at)
+    held = found != NONE
+    if (end[found[held]] <= at[held]).any():
+        found = _around(start, _cut_apart(start, end), at)
+    return found
+
+
+def _around(start: Ints, end: Ints, at: Ints) -> Ints:
     order = np.lexsort((-end, start))
     ordered_start = start[order]
     ends = np.sort(end)
@@ -125,11 +134,35 @@ def parents(thread: Ints, start: Ints, end: Ints) -> Ints:
         return np.zeros(0, dtype=np.int64)
     known, rank = np.unique(np.concatenate((start, np.maximum(end, start + 1))), return_inverse=True)
     start, end = np.split(rank + np.concatenate((thread, thread)).astype(np.int64) * known.size, 2)
+    found = _around_each(start, end)
+    held = found != NONE
+    if (end[found[held]] < end[held]).any():
+        found = _around_each(start, _cut_apart(start, end))
+    return found
+
+
+def _around_each(start: Ints, end: Ints) -> Ints:
     order = np.lexsort((-end, start))
     depth = np.arange(order.size) - np.searchsorted(np.sort(end), start[order], side="right")
     found = np.empty(order.size, dtype=np.int64)
     found[order] = _latest_of_depth(order, depth, depth - 1, np.arange(order.size))
     return found
+
+
+def _cut_apart(start: Ints, end: Ints) -> Ints:
+    """Return the ends of intervals of which one that overlaps a later one is cut off where that begins.
+
+    Times that were rounded make calls that follow each other overlap. It takes a loop, so it is for such traces only.
+    """
+    cut = end.tolist()
+    starts = start.tolist()
+    still_open: list[int] = []
+    for row in np.lexsort((-end, start)).tolist():
+        while still_open and cut[still_open[-1]] < cut[row]:
+            before = still_open.pop()
+            cut[before] = min(cut[before], starts[row])
+        still_open.append(row)
+    return np.array(cut, dtype=np.int64)
 
 
 def _latest_of_depth(order: Ints, depth: Ints, wanted: Ints, before: Ints) -> Ints:
