@@ -9,7 +9,6 @@ ONE_RANK = (
 OTHER_THREADS = (
     "what a thread that launches nothing computes meanwhile is not held against the gaps, though the GPU waits for that"
 )
-STORED = "a kernel that dequantises cache or weights is taken to read what the addition before it wrote"
 
 KNOWN: dict[tuple[str, str], str] = {
     ("lab, ranks-late1-1x1024-pool495552, graph, rank 0 alone", "slow-collective"): ONE_RANK,
@@ -19,10 +18,5 @@ KNOWN: dict[tuple[str, str], str] = {
     ),
     ("published, colibri#431, retracted", "hidden-sync"): OTHER_THREADS,
     ("published, colibri#431, retracted", "launch-bound"): OTHER_THREADS,
-    (
-        "weight-rematerialised: dequantisation_by_a_kernel_of_that_name_in_a_graph",
-        "unfused-elementwise",
-    ): STORED,
-    ("weight-rematerialised: dequantisation_of_a_prefix_from_the_cache", "unfused-elementwise"): STORED,
 }
 """By case and rule."""
