@@ -14,7 +14,8 @@ KNOWN: dict[tuple[str, str], str] = {
     ("lab, ranks-late1-1x1024-pool495552, graph, rank 0 alone", "slow-collective"): ONE_RANK,
     ("lab, ranks-late1-1x1024-pool495552, eager, rank 0 alone", "slow-collective"): ONE_RANK,
     ("published, flashinfer#1753, FP8, datasheet's rate", "low-precision-slower"): (
-        "good kernels are held to reach 0.6 of a datasheet's rate, at which BF16 would be as slow"
+        "good kernels are held to reach 0.6 of the datasheet's rate where the GPU's own was not measured; at 0.72 it"
+        " would be found, which no measurement at hand supports"
     ),
     ("published, colibri#431, retracted", "hidden-sync"): OTHER_THREADS,
     ("published, colibri#431, retracted", "launch-bound"): OTHER_THREADS,
