@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 ONE_RANK = (
-    "it waits for the rank that is late, and alone cannot tell that from a slow exchange; even its shortest calls"
-    " exceed the best known time"
+    "it waits in every call for the rank that is late, and alone cannot tell that from a slow exchange; the finding"
+    " says so, with low confidence"
 )
 OTHER_THREADS = (
     "what a thread that launches nothing computes meanwhile is not held against the gaps, though the GPU waits for that"
