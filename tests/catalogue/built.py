@@ -40,6 +40,9 @@ MUST_TOO: dict[str, dict[str, str]] = {
     "redundant-cast: copies_that_are_no_casts": REBUILT,
     "redundant-cast: weight_cast_right_before_its_gemm": REBUILT,
     "slow-collective: ranks_that_wait_for_a_late_one": {"rank-skew": "one rank comes 60 µs later to every call"},
+    "unfused-elementwise: weights_and_cache_that_are_dequantised": {
+        "weight-rematerialised": "weights are dequantised before their multiplication"
+    },
     "weight-rematerialised: activations_of_a_weights_shape": STRIDED,
     "weight-rematerialised: keys_laid_out_for_their_product": STRIDED,
     "weight-rematerialised: large_casts_that_no_gemm_follows": {

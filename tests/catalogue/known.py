@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 ONE_RANK = (
-    "it waits for the rank that is late, and alone cannot tell that from a slow exchange; even its shortest calls"
-    " exceed the best known time"
+    "it waits in every call for the rank that is late, and alone cannot tell that from a slow exchange; the finding"
+    " says so, with low confidence"
 )
 OTHER_THREADS = (
     "what a thread that launches nothing computes meanwhile is not held against the gaps, though the GPU waits for that"
 )
-STORED = "a kernel that dequantises cache or weights is taken to read what the addition before it wrote"
 
 KNOWN: dict[tuple[str, str], str] = {
     ("lab, ranks-late1-1x1024-pool495552, graph, rank 0 alone", "slow-collective"): ONE_RANK,
     ("lab, ranks-late1-1x1024-pool495552, eager, rank 0 alone", "slow-collective"): ONE_RANK,
     ("published, flashinfer#1753, FP8, datasheet's rate", "low-precision-slower"): (
-        "good kernels are held to reach 0.6 of a datasheet's rate, at which BF16 would be as slow"
+        "good kernels are held to reach 0.6 of the datasheet's rate where the GPU's own was not measured; at 0.72 it"
+        " would be found, which no measurement at hand supports"
     ),
     ("published, colibri#431, retracted", "hidden-sync"): OTHER_THREADS,
     ("published, colibri#431, retracted", "launch-bound"): OTHER_THREADS,
-    (
-        "weight-rematerialised: dequantisation_by_a_kernel_of_that_name_in_a_graph",
-        "unfused-elementwise",
-    ): STORED,
-    ("weight-rematerialised: dequantisation_of_a_prefix_from_the_cache", "unfused-elementwise"): STORED,
 }
 """By case and rule."""

@@ -58,6 +58,11 @@ def a_buffer_that_is_added_to() -> Kineto:
     return graphed([[Work(FILL, 1.2), Work(SCATTER_ADD, 4), ATTEND, *REST] * LAYERS] * 3)
 
 
+def a_buffer_that_index_add_adds_to() -> Kineto:
+    adds = "void at::native::(anonymous namespace)::indexFuncSmallIndex<float, long, unsigned int, 2, 2, -2, true, Add>"
+    return graphed([[Work(FILL, 1.2), Work(adds, 4), ATTEND, *REST] * LAYERS] * 3)
+
+
 def counters_that_a_gemm_clears() -> Kineto:
     return memset_in_every_layer("aten::mm")
 
@@ -100,6 +105,7 @@ FIRING: list[Callable[[], Kineto]] = [
 ]
 QUIET: list[Callable[[], Kineto]] = [
     a_buffer_that_is_added_to,
+    a_buffer_that_index_add_adds_to,
     counters_that_a_gemm_clears,
     counters_that_a_gemm_clears_on_rocm,
     memsets_of_nobody,

@@ -78,6 +78,11 @@ def norms_that_quantise_themselves() -> Kineto:
     return graphed([[fused, MATMUL, ATTEND, MATMUL] * LAYERS] * 3)
 
 
+def weights_and_cache_that_are_dequantised() -> Kineto:
+    weights, cache = Work("void kDequantizeBlockwise<__half, 512>", 6), Work("void dequantize_k_cache_kernel(void*)", 6)
+    return graphed([[Work(ADD, 3), weights, MATMUL, Work(ADD, 3), cache, ATTEND] * LAYERS] * 3)
+
+
 def softmax_with_its_masks_and_casts() -> Kineto:
     scores = [Work(MULTIPLY, 3), copied(TO_FLOAT, 3, (1, 8, 1024), "c10::BFloat16", "float"), Work(MASK, 3)]
     weights = [Work(SOFTMAX, 5), Work(BF16_FROM_FLOAT, 3), Work(MULTIPLY, 3)]
@@ -116,6 +121,7 @@ FIRING: list[Callable[[], Kineto]] = [
 QUIET: list[Callable[[], Kineto]] = [
     fused_norms_beside_a_sum,
     norms_that_quantise_themselves,
+    weights_and_cache_that_are_dequantised,
     softmax_with_its_masks_and_casts,
     long_chain_that_runs_once_a_step,
     pieces_that_other_work_stands_between,

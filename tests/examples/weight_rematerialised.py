@@ -61,6 +61,17 @@ def dequantisation_by_a_kernel_of_that_name_in_a_graph() -> Kineto:
     return graphed([[Work(DEQUANTISE, 40), matmul(1), *REST] * LAYERS] * 3)
 
 
+def packed_weights_that_a_kernel_of_that_name_dequantises() -> Kineto:
+    packed = [[2048, 768], [16, 6144], [16, 768]]  # eight values of 4 bits in a word
+    kernel = "void vllm::awq::dequantize_weights(int*, half*, int*, half*, int)"
+    dequantised = Work(kernel, 40, "_C::awq_dequantize", packed, ["int", "c10::Half", "int"])
+    return eager([[dequantised, matmul(1), *REST] * LAYERS] * 3)
+
+
+def weights_dequantised_in_blocks_in_a_graph() -> Kineto:
+    return graphed([[Work("weight_dequant_kernel", 40), matmul(1), *REST] * LAYERS] * 3)
+
+
 def converted_at_first_use() -> Kineto:
     dequantised = [copied(TO_BF16, 40, (6144, 2048), FP8, BF16), scaled(30, (6144, 2048))]
     later = [matmul(1), *REST] * LAYERS
@@ -120,6 +131,8 @@ FIRING: list[Callable[[], Kineto]] = [
     weight_transposed,
     weight_converted_and_scaled_in_a_graph,
     dequantisation_by_a_kernel_of_that_name_in_a_graph,
+    packed_weights_that_a_kernel_of_that_name_dequantises,
+    weights_dequantised_in_blocks_in_a_graph,
 ]
 QUIET: list[Callable[[], Kineto]] = [
     converted_at_first_use,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.answers import finding, rules
-from tests.decode_steps import graphed
+from tests.decode_steps import Work, graphed
 from tests.examples.unfused_elementwise import ATTEND, LAYERS, MATMUL, ROOT_MEAN_SQUARE, norms_written_out_in_a_graph
+from tests.kernel_names import NORM
+from tests.plain_op_names import QUANTISE
 from tests.stages import diagnosed
 
 NORM_US, LONGEST_US = 16.0, 3.0
@@ -22,6 +24,15 @@ def test_each_chain_becomes_one_kernel_as_long_as_its_longest() -> None:
     assert found.what_if.step_us.expected == pytest.approx(today - (NORM_US - LONGEST_US) * LAYERS, abs=1)
     pattern = "cast + elementwise + reduction + elementwise + elementwise + elementwise + cast + elementwise"
     assert f"The most frequent, {LAYERS} times a step: {pattern}." in found.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "chained"), [("dequantize_block_q4_K", 2), ("gather_and_maybe_dequant_cache", 2), ("quantize_block_q8", 3)]
+)
+def test_what_dequantises_belongs_to_no_chain(name: str, chained: int) -> None:
+    layer = [Work(NORM, 3), Work(QUANTISE, 3), Work(f"void {name}(void*)", 3), MATMUL, ATTEND, MATMUL]
+    found = finding(diagnosed(graphed([layer * LAYERS] * 3)), "unfused-elementwise")
+    assert f"{chained * LAYERS} in all" in found.title
 
 
 @pytest.mark.parametrize(("kernels", "fires"), [(5, False), (6, True)])

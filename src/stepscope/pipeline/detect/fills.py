@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 FILLS = {"aten::fill_", "aten::zero_", "aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::full"}
 """Ops whose memset is a fill; any other op clears what is its own."""
 _ROCM_MEMSET = "fillBuffer"
-_ADDS_UP = re.compile(r"scatter|index_add|atomic|histogram|bincount|moe_align|split_?k|stream_?k", re.IGNORECASE)
+_ADDS_UP = re.compile(
+    r"scatter|index_add|indexFunc\w*<.*Add|atomic|histogram|bincount|moe_align|split_?k|stream_?k", re.IGNORECASE
+)
 """Kernels that add to what is there, or count in it; cuBLAS's own are in no need of it (`nvjet…splitK`)."""
 _OVERWRITES = "nvjet"
 

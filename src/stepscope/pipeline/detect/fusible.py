@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stepscope.pipeline.detect.rebuilt import dequantises
 from stepscope.pipeline.whatif import chains
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ class Chains(NamedTuple):
 
 
 def fusible_chains(case: Case, placement: Placement) -> Chains:
-    """Return the chains of many kernels, and those in which a quantisation follows what made its input."""
+    """Return the chains of many kernels, and those in which a quantisation follows what made its input.
+
+    What is stored is not made by the kernel before: its dequantisation belongs to no chain.
+    """
     number = chains(case.linked, placement.where(_may_fuse), placement.step)
     rows = np.flatnonzero(number >= 0)
     classes = np.array([group.kernel_class for group in case.groups], dtype=np.str_)
@@ -57,4 +61,4 @@ def fusible_chains(case: Case, placement: Placement) -> Chains:
 def _may_fuse(group: WorkGroup) -> bool:
     if group.kernel_class == "reduction":
         return _PLAIN_REDUCTION in group.kernel
-    return group.kernel_class in _BY_ELEMENT | _COPIES
+    return group.kernel_class in _BY_ELEMENT | _COPIES and not dequantises(group)

@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 
 MIN_ELEMENTS = 1 << 19
 """A weight of 0.5 Mi elements is 1 MiB in 16 bits: to write a smaller one takes about a µs."""
+VALUES_A_WORD = 8
+"""Of 4 bits, as a packed weight is recorded."""
 MAKES = {"cast", "copy", "quantise"}
 """Kernel classes that make a weight out of what is stored; a multiplication alone is not taken for that."""
 SCALES = {"elementwise"}
 GEMMS = {"gemm", "moe-gemm"}
-_DEQUANTISES = re.compile(r"dequanti[sz]e(?!\w*(?:cache|kv))", re.IGNORECASE)
+_DEQUANTISES = re.compile(r"dequanti[sz]e|weight_dequant|dequant_\w*cache", re.IGNORECASE)
+_OF_CACHE = re.compile(r"dequant\w*(?:cache|kv)", re.IGNORECASE)
 _OF_TYPE = re.compile(r"Functor\w*<([\w:]+)")
 
 
@@ -119,6 +122,11 @@ class Rebuilt:
             yield "Which weights they are is read off the launches' sizes, and off the GEMMs that follow them."
 
 
+def dequantises(group: WorkGroup) -> bool:
+    """Tell whether its name tells that it dequantises what is stored: weights, or the cache."""
+    return bool(_DEQUANTISES.search(group.kernel[:LOOKED_AT]))
+
+
 def may_be_weights(case: Case, placement: Placement) -> Bools:
     """Return the large kernels without a shape that lead to a GEMM, whatever they write; shape [kernels]."""
 
@@ -150,8 +158,9 @@ def _part(case: Case, known: KnownWeights, group: WorkGroup) -> Part | None:
     weight = known.of_launch(group) if shape is None else known.of_shape(shape)
     if weight is not None:
         return Part(group, weight) if weight.elements >= MIN_ELEMENTS else None
-    named = shape is None and case.phase == "decode" and _DEQUANTISES.search(group.kernel[:LOOKED_AT])
-    return Part(group, None) if named else None
+    named = dequantises(group) and not _OF_CACHE.search(group.kernel[:LOOKED_AT])
+    large = shape is None or prod(shape) >= MIN_ELEMENTS // VALUES_A_WORD
+    return Part(group, None) if named and large and case.phase == "decode" else None
 
 
 def _shape(group: WorkGroup) -> tuple[int, ...] | None:

@@ -12,7 +12,7 @@ GPUs are not joined by NVLink, where peer access is missing, or where a switch s
 ## What looks the same and is harmless
 Large messages, which are bound by the links: there a ring is the fastest, and custom kernels lose. A rank that waits
 for a late one: its kernel lasts as long, whatever the algorithm (`rank-skew`); only several ranks' traces tell both
-apart. Groups over several hosts, whose network takes as long.
+apart, and of one rank alone it is said with low confidence. Groups over several hosts, whose network takes as long.
 
 ## Control
 Time this collective alone, in a CUDA graph, on these GPUs and at this size (nccl-tests: `all_reduce_perf -b 8K -e 8K -G
@@ -68,8 +68,8 @@ ASSUMPTION = (
     " stays as recorded, and the other ranks' steps change alike"
 )
 ONE_RANK = (
-    "The trace is of one rank: even its shortest call may hold waiting for another that is always late. The traces of"
-    " all ranks together tell."
+    "The trace is of one rank. If another one is late to every call, this one waits in all of them, the shortest"
+    " included, and its trace looks the same. The traces of all ranks together tell which it is."
 )
 
 
@@ -151,11 +151,11 @@ def _cause(case: Case, slow: Sequence[_Slow], excess_ns: NDArray[np.float64], re
     told = "" if message.recorded else ", as the model has it"
     elsewhere = "" if best.same_gpu else ", on other GPUs than these"
     recorded = case.linked.kernels["duration_ns"].to_numpy()
-    unsure = (not message.recorded or not best.same_gpu) + (replayed is None)
+    sure = Confidence.HIGH if message.recorded and best.same_gpu else Confidence.MEDIUM
     return Cause(
         title=f"{units.count(largest.calls_per_step)} {message.collective}s of {size} a step take"
         f" {units.time(largest.us)} each; {units.time(best.us)} is known to do",
-        confidence=(Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)[unsure],
+        confidence=Confidence.LOW if replayed is None else sure,
         notes=[
             f"A message is of {size}{told}. Best known{elsewhere}: {best.source}.",
             *([ONE_RANK] if replayed is None else []),

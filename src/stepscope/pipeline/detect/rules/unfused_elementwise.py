@@ -11,8 +11,9 @@ whose norm or activation has no version that writes the low-precision type itsel
 
 ## What looks the same and is harmless
 What is fused already: one norm or one rotation beside one sum. Softmax, masks and casts around attention's scores,
-which belong to attention. Sampling, once a step. Training, whose backward pass needs what lies between. And some
-fusions lose: 0.28 to 0.89 times the speed was reported of fused kernels. So the gain is an upper bound.
+which belong to attention. A dequantisation of weights or of the cache, which reads what is stored. Sampling, once a
+step. Training, whose backward pass needs what lies between. And some fusions lose: 0.28 to 0.89 times the speed was
+reported of fused kernels. So the gain is an upper bound.
 
 ## Control
 Fuse one of the chains, or `torch.compile` the function that it comes from, and measure a step; it must get shorter by
