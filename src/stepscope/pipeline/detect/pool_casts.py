@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from stepscope import units
 from stepscope.document import Confidence
+from stepscope.kernel_name import LOOKED_AT
 from stepscope.model import How, match_elements, match_shape
 from stepscope.pipeline.attribute.live_tokens import ONE_BLOCK_A_ROW
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.cost.tensors import most_slots
 from stepscope.pipeline.detect.batch import batch_sizes
+from stepscope.pipeline.detect.neighbours import next_on_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from stepscope.model import KVPoolLayout
     from stepscope.pipeline.attribute import WorkGroup
@@ -29,8 +36,12 @@ POOL_DTYPE = "Float8_e4m3fn"
 """What servers store KV in when it needs a cast to 16 bits; a grid does not tell the source type."""
 ATTENTION_DTYPES = {"BFloat16", "Half"}
 """What attention kernels that cannot read FP8 take."""
-FLOAT8_WRITE = "float8_copy_kernel"
-"""The kernel that writes new tokens to an FP8 pool."""
+FLOAT8_WRITE = re.compile(r"float8_copy_kernel|Fp8KVCacheDataType\)[12]")
+"""Kernels that write new tokens to an FP8 pool: torch's, and vLLM's with one of its two FP8 types."""
+MOST_QUERIES_A_TOKEN = 128 * 576
+"""Without a model: elements of a token's absorbed queries, which attention reads too, in the largest MLA models."""
+BEFORE_ATTENTION = 0.9
+"""So many of the casts must stand right before attention: a weight's would stand before a GEMM."""
 _CLASSES = {"cast", "copy"}
 
 
@@ -67,7 +78,8 @@ def is_repeated_by_layers(case: Case, group: WorkGroup) -> bool:
     """Tell whether a cast without a shape runs as a layer's work does."""
     spec = case.deployment.spec
     if spec is None:
-        return _writes_float8(case) and group.calls_per_step >= MIN_CALLS_WITHOUT_MODEL
+        often = group.calls_per_step >= MIN_CALLS_WITHOUT_MODEL
+        return often and (_writes_float8(case) or _is_read_by_attention(case, group))
     rounds, rest = divmod(group.calls_per_step, len(spec.layers))
     return rounds >= 1 and rest <= rounds * spec.mtp_layers
 
@@ -99,6 +111,8 @@ def inference_notes(case: Case, layout: KVPoolLayout, cast: PoolCast) -> list[st
     known = "told" if told == cast.transfer.source_dtype else "inferred"
     read = f"{group.grid[0]:,} blocks hold {elements}; {fit} in between, if a slot has {row}"
     often = f"it runs {units.count(group.calls_per_step)} times a step, as often as {layers}"
+    if spec is None and not _writes_float8(case):
+        often += ", right before attention"
     return [
         f"Read off the launch: {read}{server}. That {often}, makes it the pool's.",
         f"The kernel names the target type; that the source is {cast.transfer.source_dtype} is {known}.",
@@ -156,4 +170,20 @@ def _gathered(case: Case) -> Iterator[int]:
 
 
 def _writes_float8(case: Case) -> bool:
-    return any(FLOAT8_WRITE in group.kernel for group in case.groups)
+    return any(FLOAT8_WRITE.search(group.kernel[:LOOKED_AT]) for group in case.groups)
+
+
+def _is_read_by_attention(case: Case, group: WorkGroup) -> bool:
+    """Tell whether attention follows right after it on more than its queries can be, and no gather stands before it."""
+    tokens = max(case.step.tokens or 0, case.step.batch_size or 0)
+    if group.moved is None or not tokens or group.moved.elements_low <= MOST_QUERIES_A_TOKEN * tokens:
+        return False
+    follows = next_on_stream(case.linked)
+    attention, gathers = (_rows_of(case, kernel_class) for kernel_class in ("attention", "gather"))
+    before = np.isin(follows[group.rows], attention)
+    return bool(before.mean() >= BEFORE_ATTENTION and not np.isin(group.rows, follows[gathers]).any())
+
+
+def _rows_of(case: Case, kernel_class: str) -> NDArray[np.int64]:
+    rows = [group.rows for group in case.groups if group.kernel_class == kernel_class]
+    return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
