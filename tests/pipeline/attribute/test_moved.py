@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.kernel_names import FLOAT_FROM_BF16, GATHER, NORM, STRIDED_COPY, TO_BF16, direct_copy
 
-from stepscope.pipeline.attribute.moved import elements_of_launch, moved_by_grid, moved_by_op, parse_shapes, parse_types
+from stepscope.pipeline.attribute.moved import (
+    elements_of_launch,
+    moved_by_conversion,
+    moved_by_grid,
+    moved_by_op,
+    parse_shapes,
+    parse_types,
+)
 
 POOL = [495552, 1, 576]
 
@@ -43,6 +50,19 @@ def test_a_copy_without_shapes_tells_nothing() -> None:
     assert moved_by_op("aten::copy_", None, None) is None
     assert moved_by_op("aten::copy_", [], []) is None
     assert moved_by_op("aten::copy_", [POOL], ["BFloat16"]) is None
+
+
+def test_a_conversion_without_a_copy_in_it_moves_its_input_to_the_kernels_type() -> None:
+    moved = moved_by_conversion("aten::to", [POOL, [], []], ["Float8_e4m3fn", None, None], TO_BF16)
+    assert moved is not None
+    assert (moved.shape, moved.source_dtype, moved.target_dtype) == (tuple(POOL), "Float8_e4m3fn", "BFloat16")
+    for op, shapes, kernel in (
+        ("aten::mul", [POOL], TO_BF16),
+        ("aten::to", None, TO_BF16),
+        ("aten::to", [POOL], NORM),
+        ("aten::to", [[1 << 40]], TO_BF16),
+    ):
+        assert moved_by_conversion(op, shapes, ["Float8_e4m3fn"] if shapes else None, kernel) is None
 
 
 def test_a_grid_bounds_the_elements_by_its_last_block() -> None:

@@ -13,6 +13,7 @@ from stepscope.pipeline.attribute.kernel_class import kernel_class
 from stepscope.pipeline.attribute.moved import (
     Moved,
     elements_of_launch,
+    moved_by_conversion,
     moved_by_grid,
     moved_by_op,
     parse_lists,
@@ -169,7 +170,9 @@ def _group(of: _Phase, work: Sequence[object], rows: Sequence[int]) -> WorkGroup
     grid, block = _dimensions(dimensions[:3]), _dimensions(dimensions[3:])
     shapes, types = parse_shapes(_text(input_dims)), parse_types(_text(input_types))
     name = str(kernel)
-    moved = moved_by_op(str(op), shapes, types) if op is not None else None
+    moved = None
+    if op is not None:
+        moved = moved_by_op(str(op), shapes, types) or moved_by_conversion(str(op), shapes, types, name)
     index = np.asarray(rows, dtype=np.int64)
     return WorkGroup(
         phase=of.phase,

@@ -24,6 +24,7 @@ _MOST_ELEMENTS = 1 << 39
 _Blocks = tuple[int, int, int] | None
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ELEMENTS)]
 _COPY_OPS = {"aten::copy_"}
+_CONVERSIONS = {"aten::to", "aten::_to_copy"}
 _ELEMENTS_A_THREAD = re.compile(r"unrolled_elementwise_kernel<.*std::array<char\*, \d+ul>, (\d{1,4}),")
 _STRIDED_ELEMENTS_A_THREAD = re.compile(r"\belementwise_kernel(?:_manual_unroll)?<\d{1,4}, (\d{1,4}),")
 _DIRECT_COPY_TYPE = re.compile(r"direct_copy_kernel_cuda.*?\{lambda\(([\w:]+(?: \w+)?)\)#\d+\}")
@@ -95,6 +96,19 @@ def moved_by_op(op: str, shapes: Sequence[Sequence[int]] | None, types: Sequence
     if elements > _MOST_ELEMENTS:
         return None
     return Moved(elements, elements, tuple(shapes[1]) if prod(shapes[1]) == elements else shape, types[1], types[0])
+
+
+def moved_by_conversion(
+    op: str, shapes: Sequence[Sequence[int]] | None, types: Sequence[str | None] | None, kernel: str
+) -> Moved | None:
+    """Return what `aten::to` moves where no `aten::copy_` stands in it: its input 0 is the source."""
+    target = _DIRECT_COPY_TYPE.search(kernel[:LOOKED_AT])
+    if op not in _CONVERSIONS or not shapes or not types or target is None:
+        return None
+    elements = prod(shapes[0])
+    if elements > _MOST_ELEMENTS or types[0] is None:
+        return None
+    return Moved(elements, elements, tuple(shapes[0]), types[0], torch_name(target[1]))
 
 
 def moved_by_grid(kernel: str, grid: _Blocks, block: _Blocks) -> Moved | None:
