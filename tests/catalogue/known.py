@@ -6,9 +6,6 @@ ONE_RANK = (
     "it waits in every call for the rank that is late, and alone cannot tell that from a slow exchange; the finding"
     " says so, with low confidence"
 )
-OTHER_THREADS = (
-    "what a thread that launches nothing computes meanwhile is not held against the gaps, though the GPU waits for that"
-)
 
 KNOWN: dict[tuple[str, str], str] = {
     ("lab, ranks-late1-1x1024-pool495552, graph, rank 0 alone", "slow-collective"): ONE_RANK,
@@ -17,7 +14,5 @@ KNOWN: dict[tuple[str, str], str] = {
         "good kernels are held to reach 0.6 of the datasheet's rate where the GPU's own was not measured; at 0.72 it"
         " would be found, which no measurement at hand supports"
     ),
-    ("published, colibri#431, retracted", "hidden-sync"): OTHER_THREADS,
-    ("published, colibri#431, retracted", "launch-bound"): OTHER_THREADS,
 }
 """By case and rule."""

@@ -79,3 +79,13 @@ def per_step(step: Ints, value: Ints, indices: Sequence[int]) -> float:
     """
     total = np.bincount(step[step >= 0], weights=value[step >= 0], minlength=max(indices) + 1)
     return float(np.median(total[list(indices)]))
+
+
+def idle_at_joins_us(case: Case) -> float:
+    """Return the µs of a step for which the GPU was idle while a thread that launches waited for one that computes."""
+    joins = case.timeline.joins
+    if not joins:
+        return 0.0
+    idle = Idle.of(case)
+    since, at = intervals.union(*np.array([(join.since, join.at) for join in joins]).T)
+    return per_step(idle.step_at(since), idle.between(since, at), idle.timed(case.step_indices)) / 1e3

@@ -11,6 +11,7 @@ from stepscope import units
 from stepscope.document import RuledOut
 from stepscope.model import match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
+from stepscope.pipeline.detect.idle import idle_at_joins_us
 from stepscope.pipeline.detect.needed import needed
 from stepscope.pipeline.detect.registry import all_rules
 
@@ -207,6 +208,9 @@ def _host(case: Case) -> str:
     gaps = units.count(round(measured.gaps / steps))
     late = f"{units.count(round(measured.late_gaps / steps))} of its {gaps} gaps end right after"
     idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
+    joined_us = idle_at_joins_us(case)
+    if joined_us and measured.idle_us - joined_us <= MUCH_IDLE * measured.step_us:
+        return f"{idle}, {units.time(joined_us)} of it while the thread that launches waits for one that computes"
     if measured.idle_share > MUCH_IDLE and measured.late_gaps >= MANY_LATE * measured.gaps:
         return f"{CANNOT_BE_TOLD}: {idle}, but with {gaps} gaps there are too few launches to blame them"
     if measured.idle_share > MUCH_IDLE:

@@ -2,7 +2,8 @@
 
 Each thread has a clock of its own. What comes after a wait that returns earlier, or after time that the host does not
 spend any more, moves up with it, on that thread. A thread that made no call for a while, in which another did, goes on
-from where that one was: so the forward and the backward pass follow each other in training.
+from where that one was: so the forward and the backward pass follow each other in training. One that waited for what a
+thread without launches computed goes on when it did: that takes as long as it took.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.pipeline.steps import WAITS
+from stepscope.pipeline.whatif.joins import HANDOVER_NS, joins
 from stepscope.trace import intervals
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 RETURN_DELAY_NS = 200_000
 """A waiting call that returns later than this after GPU work ended was not waiting for that work."""
-HANDOVER_NS = 500_000
-"""A thread that makes no call for this long, while another one does, may be waiting for that one."""
 NEVER = -(1 << 62)
 """Stands for a moment before all others."""
 
@@ -68,7 +68,11 @@ class Host:
         self._thread = calls["thread"].cast(pl.Int64).to_numpy()
         self._start = calls["start_ns"].to_numpy()
         self._end = self._start + calls["duration_ns"].to_numpy()
-        self._handovers = list(_handovers(self._thread, self._start, self._end))
+        self.joins = joins(linked.trace)
+        """Where threads waited for others, which launch nothing."""
+        turns = [_Handover(join.at, join.thread, join.source) for join in self.joins]
+        turns = [*_handovers(self._thread, self._start, self._end), *turns]
+        self._handovers = sorted(turns, key=lambda turn: turn.at)
         known = np.flatnonzero(device.launch >= 0)
         launch = device.launch[known]
         is_copy = calls["name"].cast(pl.String).str.contains("Memcpy").to_numpy()
@@ -173,7 +177,6 @@ def _handovers(thread: Ints, start: Ints, end: Ints) -> Iterator[_Handover]:
     threads = np.unique(thread)
     if threads.size < 2:
         return
-    found: list[_Handover] = []
     for number in threads.tolist():
         mine = np.flatnonzero(thread == number)
         others = np.flatnonzero(thread != number)
@@ -183,8 +186,7 @@ def _handovers(thread: Ints, start: Ints, end: Ints) -> Iterator[_Handover]:
         last = np.searchsorted(start[others], start[goes_on], side="left") - 1
         for row, since, position in zip(goes_on.tolist(), silent_since.tolist(), last.tolist(), strict=True):
             if position >= 0 and start[others[position]] >= since:
-                found.append(_Handover(int(start[row]), number, int(thread[others[position]])))
-    yield from sorted(found, key=lambda turn: turn.at)
+                yield _Handover(int(start[row]), number, int(thread[others[position]]))
 
 
 def _waits(linked: Linked, device: Device) -> list[Wait]:

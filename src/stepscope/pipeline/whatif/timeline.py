@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stepscope.pipeline.steps import Steps
     from stepscope.pipeline.whatif.device import Edges
     from stepscope.pipeline.whatif.host import Wait
+    from stepscope.pipeline.whatif.joins import Join
 
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
@@ -115,6 +116,11 @@ class Timeline:
     def waits(self) -> Sequence[Wait]:
         """The calls of the host that returned once GPU work was done, in order of their ends."""
         return self._host.waits
+
+    @property
+    def joins(self) -> Sequence[Join]:
+        """Where threads that launch waited for others, which launch nothing."""
+        return self._host.joins
 
     def measured(self, indices: Sequence[int]) -> Replayed:
         """Return the given steps as they were recorded."""

@@ -11,7 +11,8 @@ them. Without a CUDA graph the host pays that in every step.
 ## What looks the same and is harmless
 A trace recorded for its names, eager and with Python stacks: the profiler itself makes the host slow (about 4 µs an
 op), and the same server without it may be fine. Few gaps that are long are something else: a host that prepares the
-next batch, a synchronisation, a transfer.
+next batch, a synchronisation, a transfer. So are those in which the thread that launches waits for one that computes
+on the CPU, experts that are kept there for one: it would wait without the launches, too.
 
 ## Control
 Measure tokens/s without the profiler, with and without CUDA graphs; if they do not differ, this is not the limit.
@@ -33,6 +34,7 @@ from stepscope import units
 from stepscope.document import Confidence, Evidence
 from stepscope.pipeline.detect.casts import removal
 from stepscope.pipeline.detect.explanation import fixes_of
+from stepscope.pipeline.detect.idle import idle_at_joins_us
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
 from stepscope.pipeline.whatif import GRAPH_GAP_NS, Change
 
@@ -76,14 +78,14 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     if measured.idle_share > MIN_IDLE_SHARE and _launches(case).is_empty():
         yield NO_LAUNCHES
         return
-    hidden_by = None
-    if not _waits_for_host(case, measured):
+    hidden_by, joined_us = None, idle_at_joins_us(case)
+    if not _waits_for_host(case, measured, joined_us):
         recurring = [rule for rule, cause in found.items() if cause.change is not None]
         if not recurring:
             return
         hidden_by = max(recurring, key=lambda rule: found[rule].time_us_per_step)
         measured = case.timeline.replay(case.step_indices, found[hidden_by].change)
-        if not _waits_for_host(case, measured):
+        if not _waits_for_host(case, measured, joined_us):
             return
     late = measured.late_gaps / measured.gaps
     steps = len(case.step_indices)
@@ -116,9 +118,10 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     )
 
 
-def _waits_for_host(case: Case, steps: Replayed) -> bool:
+def _waits_for_host(case: Case, steps: Replayed, joined_us: float) -> bool:
     enough = steps.gaps >= MIN_GAPS * len(case.step_indices)
-    return enough and steps.idle_share > MIN_IDLE_SHARE and steps.late_gaps >= MIN_LATE_SHARE * steps.gaps
+    is_idle = steps.idle_us - joined_us > MIN_IDLE_SHARE * steps.step_us
+    return enough and is_idle and steps.late_gaps >= MIN_LATE_SHARE * steps.gaps
 
 
 def _launches(case: Case) -> pl.Series:
