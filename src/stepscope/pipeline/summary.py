@@ -171,7 +171,6 @@ def _step_summary(index: int, examined: Examined, case: Case) -> document.StepSu
 
 
 def _breakdown(index: int, examined: Examined, case: Case) -> Iterator[document.ClassTime]:
-    step_us = case.measured.step_us
     work = work_by_class(examined.linked, examined.steps, examined.attributed.class_of_kernel, case.step_indices)
     for kernel_class, of_class in sorted(work.items(), key=lambda item: (-item[1].time_us_per_step, item[0])):
         yield document.ClassTime(
@@ -179,7 +178,7 @@ def _breakdown(index: int, examined: Examined, case: Case) -> Iterator[document.
             phase=case.phase,
             kernel_class=kernel_class,
             time_us_per_step=of_class.time_us_per_step,
-            share_of_step=of_class.time_us_per_step / step_us if step_us else 0.0,
+            share_of_step=case.measured.share(of_class.time_us_per_step),
             calls_per_step=of_class.calls_per_step,
         )
 
@@ -200,7 +199,7 @@ def _kernels(index: int, case: Case) -> Iterator[document.KernelTime]:
             calls_per_step=group.calls_per_step,
             us_per_call=group.us_per_call,
             time_us_per_step=group.time_us_per_step,
-            share_of_step=group.time_us_per_step / case.measured.step_us if case.measured.step_us else 0.0,
+            share_of_step=case.measured.share(group.time_us_per_step),
             bytes_per_op=work.bytes if work else None,
             avoidable_bytes_per_op=work.avoidable_bytes if work else None,
             flops_per_op=work.flops if work else None,

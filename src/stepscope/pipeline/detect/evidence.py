@@ -21,7 +21,7 @@ MOST_GROUPS = 32
 
 def work_evidence(placement: Placement, rows: NDArray[np.bool_]) -> Evidence:
     """Return the evidence of some kernels, shape [kernels]; the single fields are of the largest group."""
-    groups = placement.groups_of(rows)
+    groups = placement.parts_of(rows)
     largest = groups[0]
     return Evidence(
         op=largest.op,

@@ -71,7 +71,7 @@ def _larger_gain(what_if: WhatIf) -> float:
 
 def _finding(case: Case, trace: int | None, rule: str, cause: Cause, replays: Replays | None) -> Finding:
     what_if = _what_if(case, rule, cause, replays) if replays is not None and cause.change is not None else None
-    share = cause.time_us_per_step / case.measured.step_us if case.measured.step_us else 0.0
+    share = case.measured.share(cause.time_us_per_step)
     return Finding(
         rule=rule,
         trace=trace,
@@ -111,8 +111,8 @@ def _what_if(case: Case, rule: str, cause: Cause, replays: Replays) -> WhatIf:
         step_us=step_us,
         gpu_span_us=gpu_span_us,
         unprofiled_step_us=case.unprofiled_us(cause.change),
-        gain_fraction=gain / today if today else 0.0,
-        gain_fraction_others_fixed=gain_then / today if today else 0.0,
+        gain_fraction=case.measured.share(max(gain, 0.0)),
+        gain_fraction_others_fixed=case.measured.share(max(gain_then, 0.0)),
         step_us_others_fixed=together.step_us,
         hidden_by=hiding,
         assumption=f"{cause.assumption}; {RANGE}{_RANKS_ALIKE if _lasts_with_ranks(case, cause) else ''}",

@@ -125,7 +125,7 @@ def multiplied(case: Case, placement: Placement, lm_head: LmHead) -> Multiplied 
         return None
     last = np.zeros(placement.step.shape, dtype=np.bool_)
     last[lm_head.rows] = True
-    if any(_gemm(group) for group in placement.groups_of(last)):  # its shapes are known, and are not the head's
+    if any(_gemm(group) for group in placement.parts_of(last)):  # its shapes are known, and are not the head's
         return None
     vocabulary, width = weight.shape
     all_of_it = Multiplied(tokens, vocabulary, width, _DTYPE, weight.elements * ACTIVATION_BYTES, from_shape=False)

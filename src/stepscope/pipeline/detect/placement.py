@@ -55,10 +55,14 @@ class Placement:
         flags = np.array([*map(holds, self.groups), False], dtype=np.bool_)  # the last is that of no group
         return flags[self.group]
 
-    def groups_of(self, rows: Bools) -> list[WorkGroup]:
-        """Return the groups that some of these kernels belong to, those with the most of their time first."""
-        time = np.bincount(self.group[rows], (self.end - self.start)[rows], minlength=len(self.groups))
-        return [self.groups[index] for index in np.argsort(-time, kind="stable") if time[index]]
+    def parts_of(self, rows: Bools) -> list[WorkGroup]:
+        """Return what is among these kernels of each group that has any of them: those with the most time first."""
+        parts = [self.groups[index].only(rows) for index in np.unique(self.group[rows])]
+        return sorted(parts, key=lambda part: (-part.time_us_per_step, -part.us.sum()))
+
+    def whole(self, part: WorkGroup) -> WorkGroup:
+        """Return the group that a part is of."""
+        return self.groups[int(self.group[part.rows[0]])]
 
     def covered_us_per_step(self, rows: Bools) -> float:
         """Return the µs of a step that some of these kernels cover: median over the steps."""

@@ -91,8 +91,8 @@ class Rebuilt:
         parts = {id(group): part for group in case.groups if (part := _part(case, known, group))}
         sure = placement.where(lambda group: id(group) in parts and parts[id(group)].is_sure)
         rows = sure | before_gemms(case, placement, placement.where(lambda group: id(group) in parts))
-        found = placement.groups_of(rows)
-        return cls(rows, [Part(group.only(rows), parts[id(group)].weight) for group in found])
+        found = placement.parts_of(rows)
+        return cls(rows, [Part(group, parts[id(placement.whole(group))].weight) for group in found])
 
     @property
     def confidence(self) -> Confidence:

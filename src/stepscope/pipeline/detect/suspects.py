@@ -71,11 +71,10 @@ def rule_out(
         found: the causes of the findings, by rule.
         silent: rules that found and asked nothing, and what they say.
     """
-    step_us = case.measured.step_us
     explained = _explained(case, found)
 
     def verdict(hypothesis: str, time_us: float | None, reason: str) -> RuledOut:
-        share = time_us / step_us if time_us is not None and step_us else None
+        share = case.measured.share(time_us) if time_us is not None and case.measured.step_us else None
         return RuledOut(
             trace=trace,
             phase=case.phase,
@@ -91,10 +90,10 @@ def rule_out(
             continue
         time_us = time_of_class.get(kernel_class, 0.0)
         if explained.get(kernel_class, 0.0) > MOST_EXPLAINED:
-            share = units.share(time_us / step_us if step_us else 0.0)
+            share = units.share(case.measured.share(time_us))
             yield verdict(hypothesis, time_us, f"{share} of the step; what of it is too much, the findings tell")
             continue
-        none = _none_known(name, step_us, time_of_class)
+        none = _none_known(case, name, time_of_class)
         yield verdict(hypothesis, time_us, _by_time(case, kernel_class, time_us, none))
     if "weight-rematerialised" not in found:
         copies_us = sum(time_of_class.get(name, 0.0) * (1 - explained.get(name, 0.0)) for name in _COPIES)
@@ -136,13 +135,13 @@ def _looked_at(rule: Rule, told: Excluded | None, time_of_class: Mapping[str, fl
     return sum(time_of_class[name] for name in ran), f"nothing of the kind among its kernels of {among}"
 
 
-def _none_known(name: str, step_us: float, time_of_class: Mapping[str, float]) -> str:
+def _none_known(case: Case, name: str, time_of_class: Mapping[str, float]) -> str:
     """Say that no kernel of a kind ran; where much of the step is of no known class, that it cannot be told."""
-    unknown_us = time_of_class.get(UNCLASSIFIED, 0.0)
-    if unknown_us < SMALL_SHARE * step_us or not unknown_us:
+    unknown = case.measured.share(time_of_class.get(UNCLASSIFIED, 0.0))
+    if unknown < SMALL_SHARE:
         return f"no {name} kernel ran in the step"
-    share = units.share(unknown_us / step_us)
-    return f"{CANNOT_BE_TOLD}: no {name} kernel is known by its name, but kernels of no known class take {share}"
+    take = f"kernels of no known class take {units.share(unknown)}"
+    return f"{CANNOT_BE_TOLD}: no {name} kernel is known by its name, but {take}"
 
 
 def _by_time(case: Case, kernel_class: str, time_us: float, none: str) -> str:
@@ -168,7 +167,7 @@ def _dequantisation(
 ) -> tuple[float, str]:
     """Return the time of the copies that no finding is about and of quantisation, and why they are of no weight."""
     time_us = time_of_class.get("quantise", 0.0)
-    none = _none_known("quantisation", case.measured.step_us, time_of_class)
+    none = _none_known(case, "quantisation", time_of_class)
     kernels = _by_time(case, "quantise", time_us, none)
     copies = [(group, group.moved) for group in case.groups if group.moved and group.kernel_class in _COPIES]
     if not copies:

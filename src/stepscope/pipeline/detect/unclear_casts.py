@@ -27,7 +27,7 @@ def unclear_cast(case: Case) -> Unchecked | None:
 
 
 def _is_large(case: Case, group: WorkGroup) -> bool:
-    large = group.time_us_per_step >= MIN_SHARE_TO_ASK * case.measured.step_us
+    large = case.measured.share(group.time_us_per_step) >= MIN_SHARE_TO_ASK
     return large and group.kernel_class == "cast" and group.moved is not None and group.moved.shape is None
 
 
@@ -47,7 +47,7 @@ def _without_model(case: Case, group: WorkGroup, calls: str) -> Unchecked | None
         or is_repeated_by_layers(case, group)
     ):
         return None
-    share = units.share(group.time_us_per_step / case.measured.step_us)
+    share = units.share(case.measured.share(group.time_us_per_step))
     size = units.number(group.moved.elements_high) if group.moved else ""
     missing = (
         f"whether a cast to {target} of {size} elements that runs {calls} times a step, {share} of it, is of the pool"

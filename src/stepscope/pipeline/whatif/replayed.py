@@ -41,4 +41,8 @@ class Replayed:
     @property
     def idle_share(self) -> float:
         """Share of the median step without GPU work."""
-        return self.idle_us / self.step_us if self.step_us else 0.0
+        return self.share(self.idle_us)
+
+    def share(self, us: float) -> float:
+        """Return the share of the median step that a time is; 0 where the steps take none."""
+        return us / self.step_us if self.step_us else 0.0

@@ -27,7 +27,6 @@ this finding is void; if not, keep the buffer from step to step and measure a st
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -73,11 +72,10 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     if placement.covered_us_per_step(placement.where(_is_nobodys_memset)) > least_us:
         yield WHOSE_MEMSETS
     rows = placement.where(_repeats_as_layers) & ~before_sums(case.linked)
-    placement = replace(placement, groups=[group.only(rows) for group in case.groups])
     time_us, calls = placement.covered_us_per_step(rows), placement.calls_per_step(rows)
     if time_us < least_us or calls < MIN_CALLS or is_training(case.linked):
         return
-    groups = placement.groups_of(rows)
+    groups = placement.parts_of(rows)
     origin = Origin.of(case, groups)
     yield from origin.unchecked()
     yield Cause(

@@ -78,8 +78,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded |
     if excess is not None and excess.us_per_step >= MIN_SHARE * case.busy_us:
         yield _cause(case, excess)
     elif all_us := sum(group.time_us_per_step for group in case.groups if group.kernel_class in CLASSES):
-        step_us = case.measured.step_us
-        yield Excluded(all_us, all_us / step_us if step_us else 0.0, _why_not(judge, judged, all_us))
+        yield Excluded(all_us, case.measured.share(all_us), _why_not(judge, judged, all_us))
 
 
 def _why_not(judge: Judge | None, judged: Sequence[Multiplication], all_us: float) -> str:

@@ -74,7 +74,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     time_us, calls = placement.covered_us_per_step(rows), placement.calls_per_step(rows)
     if time_us < MIN_SHARE * case.busy_us or calls < MIN_CALLS or is_training(case.linked):
         return
-    groups = placement.groups_of(rows)
+    groups = placement.parts_of(rows)
     origin = Origin.of(case, groups)
     yield from origin.unchecked()
     yield Cause(
@@ -102,7 +102,7 @@ def _is_layout_copy(group: WorkGroup, weights: KnownWeights) -> bool:
 
 
 def _evidence(case: Case, placement: Placement, rows: NDArray[np.bool_]) -> Evidence:
-    groups = placement.groups_of(rows)[:MOST_GROUPS]
+    groups = placement.parts_of(rows)[:MOST_GROUPS]
     moved = groups[0].moved
     if moved is None or moved.source_dtype is None or moved.target_dtype is None:
         return replace(work_evidence(placement, rows), calls_per_step=groups[0].calls_per_step)

@@ -74,7 +74,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     gained_ns = float(((placement.end - placement.start) * (1 - factor)).sum())
     if gained_ns / 1e3 < MIN_SHARE * float(case.measured.busy_us.sum()):
         return
-    origin = Origin.of(case, placement.groups_of(is_head))
+    origin = Origin.of(case, placement.parts_of(is_head))
     yield Cause(
         title=f"The LM head multiplies {head.rows:,} tokens a step, of which {units.count(needed)}"
         f" {'is' if needed == 1 else 'are'} sampled from",

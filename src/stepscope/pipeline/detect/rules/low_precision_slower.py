@@ -101,9 +101,9 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded |
         yield SIZES_UNKNOWN
     else:
         in_fewer = [each for each in judged if each.in_16_bits_us is not None]
-        us, step_us = unknown_us + sum(each.us * each.worked.per_step for each in in_fewer), case.measured.step_us
+        us = unknown_us + sum(each.us * each.worked.per_step for each in in_fewer)
         reason = "calls in fewer bits whose sizes are known take no longer than in 16" if in_fewer else NONE_KNOWN
-        yield Excluded(us, us / step_us if step_us else 0.0, SIZES_NOT_KNOWN if unknown_us else reason)
+        yield Excluded(us, case.measured.share(us), SIZES_NOT_KNOWN if unknown_us else reason)
 
 
 def _is_slower(found: Multiplication) -> bool:

@@ -80,7 +80,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     if lost_ns.sum() / 1e3 < MIN_SHARE * case.busy_us * len(case.step_indices):
         return
     rows = factor != 1.0
-    origin = Origin.of(case, placement.groups_of(rows))
+    origin = Origin.of(case, placement.parts_of(rows))
     how = "the shapes of its multiplications" if run.from_shape else "the grids of its norms and other kernels"
     yield Cause(
         title=f"The step runs {run.rows:,} rows for {units.count(live)} {'token' if live == 1 else 'tokens'}:"

@@ -74,7 +74,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     time_us = placement.covered_us_per_step(sampler)
     if time_us < MIN_SHARE * case.busy_us:
         return
-    sorting = placement.groups_of(sorts)
+    sorting = placement.parts_of(sorts)
     logits = sorted_logits(case, sorting, gathered=bool((after & placement.where(_is_collective)).any()))
     if logits is None:
         yield UNKNOWN_BATCH

@@ -76,7 +76,7 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         evidence=work_evidence(placement, rows),
         change=with_ops_gone(case.linked, change),
         assumption=ASSUMPTION,
-        origin=Origin.of(case, placement.groups_of(rows)),
+        origin=Origin.of(case, placement.parts_of(rows)),
     )
 
 
