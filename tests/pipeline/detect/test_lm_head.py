@@ -86,6 +86,15 @@ def test_without_a_model_it_is_the_one_with_most_columns_that_runs_once(tmp_path
     assert any("No model is known" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("rows", "fires"), [(1, True), (8, True), (300, False)])
+def test_without_a_batch_size_the_samplers_rows_are_needed(rows: int, *, fires: bool) -> None:
+    sampler = Work(ARGMAX_OF_ONE.kernel, 9, "aten::argmax", [[rows, VOCABULARY], []], ["c10::BFloat16", ""])
+    diagnosis = diagnosed(step(head(TOKENS, 1250), sampler, annotation="ProfilerStep#1"))
+    assert ("lm-head-all-tokens" in rules(diagnosis)) == fires
+    if fires:
+        assert f"of which {rows} " in finding(diagnosis, "lm-head-all-tokens").title
+
+
 @pytest.mark.parametrize(
     "tail",
     [

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stepscope import units
+from stepscope.document import Confidence
 from stepscope.model import Component
 from stepscope.pipeline.cost import Ceilings, Work
 from stepscope.pipeline.cost.ops import as_gemm, call_of
@@ -133,6 +135,19 @@ def multiplied(case: Case, placement: Placement, lm_head: LmHead) -> Multiplied 
     all_us, needed_us = (ceilings.call_floor(all_of_it.work(rows))[0] for rows in (tokens, needed))
     low, high = FITS_ALL_TOKENS
     return all_of_it if low * all_us <= us <= high * all_us and us >= LEAST_SLOWDOWN * needed_us else None
+
+
+def how_known(case: Case, head: Multiplied, us: float) -> tuple[Confidence, list[str]]:
+    """Say how sure it is that it is the head and of this size, and why; `us` is what a call takes."""
+    if not head.from_shape:
+        size = f"{head.rows:,} × {head.width:,} × {head.vocabulary:,}"
+        alone = "It is the step's last multiplication, no other by its kernel takes as long"
+        note = f"No shapes were recorded. {alone}, and it takes {units.time(us)}, as {size} does on this GPU."
+        return Confidence.LOW, [note]
+    if case.deployment.spec is None:
+        note = "No model is known. It has more columns than any other multiplication, and runs once a step."
+        return Confidence.MEDIUM, [note]
+    return Confidence.HIGH, []
 
 
 def _gemm(group: WorkGroup) -> Gemm | None:

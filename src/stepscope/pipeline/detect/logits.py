@@ -7,6 +7,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.detect.lm_head import Multiplied
 
@@ -28,3 +30,10 @@ def passes_on(group: WorkGroup, head: Multiplied) -> bool:
     """Tell whether a group copies, casts or scales all logits."""
     shape = group.input_shapes[0] if group.input_shapes else None
     return group.kernel_class in _PASSES_ON and shape is not None and prod(shape) == head.rows * head.vocabulary
+
+
+def rows_sampled(groups: Sequence[WorkGroup], head: Multiplied) -> int | None:
+    """Return how many rows of logits the smallest reading takes; None where no shape tells of fewer than all."""
+    shapes = [shape for group in groups for shape in group.input_shapes or () if shape]
+    rows = [prod(shape[:-1]) for shape in shapes if shape[-1] == head.vocabulary]
+    return min((few for few in rows if 0 < few < head.rows), default=None)

@@ -29,11 +29,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from stepscope import units
-from stepscope.document import Confidence
 from stepscope.pipeline.cost import Ceilings
 from stepscope.pipeline.detect.evidence import work_evidence
-from stepscope.pipeline.detect.lm_head import find_lm_head, multiplied
-from stepscope.pipeline.detect.logits import passes_on, uses_rows
+from stepscope.pipeline.detect.lm_head import find_lm_head, how_known, multiplied
+from stepscope.pipeline.detect.logits import passes_on, rows_sampled, uses_rows
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
 from stepscope.pipeline.detect.rule import Case, Cause, Rule, Unchecked
@@ -43,7 +42,6 @@ from stepscope.pipeline.whatif import Change
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from stepscope.pipeline.detect.lm_head import Multiplied
 
 MOST_ROWS_A_REQUEST = 16
 """So many drafted tokens of a request are verified at once, and each needs its row."""
@@ -55,16 +53,18 @@ ASSUMPTION = "the head multiplies one row a request, at the same share of what t
 
 def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]:  # noqa: ARG001 -- a rule's signature
     """Find heads that multiply more rows than there are requests, where nothing uses the others."""
-    needed = case.step.batch_size
     placement = Placement.of(case)
     lm_head = find_lm_head(case, placement)
-    if needed is None or not lm_head.rows.size or is_training(case.linked):
+    if not lm_head.rows.size or is_training(case.linked):
         return
     ceilings = Ceilings.of(case.gpu)
     head = multiplied(case, placement, lm_head)
-    if head is None or head.rows <= MOST_ROWS_A_REQUEST * needed:
+    if head is None:
         return
-    after = placement.start >= lm_head.ends(placement)[placement.step]
+    after = (placement.step >= 0) & (placement.start >= lm_head.ends(placement)[placement.step])
+    needed = case.step.batch_size or rows_sampled(placement.parts_of(after), head)
+    if needed is None or head.rows <= MOST_ROWS_A_REQUEST * needed:
+        return
     if (after & placement.where(lambda group: uses_rows(group, head.rows))).any():
         return
     is_head = np.zeros_like(after)
@@ -75,11 +75,13 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
     if gained_ns / 1e3 < MIN_SHARE * float(case.measured.busy_us.sum()):
         return
     origin = Origin.of(case, placement.parts_of(is_head))
+    us = float(np.median((placement.end - placement.start)[is_head])) / 1e3
+    confidence, notes = how_known(case, head, us)
     yield Cause(
         title=f"The LM head multiplies {head.rows:,} tokens a step, of which {units.count(needed)}"
         f" {'is' if needed == 1 else 'are'} sampled from",
-        confidence=_confidence(case, head),
-        notes=_inference_notes(case, head, float(np.median((placement.end - placement.start)[is_head])) / 1e3),
+        confidence=confidence,
+        notes=notes,
         time_us_per_step=placement.covered_us_per_step(is_head | passing),
         evidence=replace(
             work_evidence(placement, is_head | passing),
@@ -92,22 +94,6 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         assumption=ASSUMPTION,
         origin=origin,
     )
-
-
-def _confidence(case: Case, head: Multiplied) -> Confidence:
-    if not head.from_shape:
-        return Confidence.LOW
-    return Confidence.HIGH if case.deployment.spec else Confidence.MEDIUM
-
-
-def _inference_notes(case: Case, head: Multiplied, us: float) -> list[str]:
-    if not head.from_shape:
-        size = f"{head.rows:,} × {head.width:,} × {head.vocabulary:,}"
-        alone = "It is the step's last multiplication, no other by its kernel takes as long"
-        return [f"No shapes were recorded. {alone}, and it takes {units.time(us)}, as {size} does on this GPU."]
-    if case.deployment.spec is None:
-        return ["No model is known. It has more columns than any other multiplication, and runs once a step."]
-    return []
 
 
 RULE = Rule(
