@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import RuledOut
 from stepscope.model import match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
+from stepscope.pipeline.detect.idle import Idle, per_step
 from stepscope.pipeline.detect.needed import needed
 from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.steps.graph_launches import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -209,6 +212,17 @@ def _host(case: Case) -> str:
     idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
     if measured.idle_share > MUCH_IDLE and measured.late_gaps >= MANY_LATE * measured.gaps:
         return f"{CANNOT_BE_TOLD}: {idle}, but with {gaps} gaps there are too few launches to blame them"
+    if measured.idle_share > MUCH_IDLE and _in_graph_launches_us(case) > MOST_EXPLAINED * measured.idle_us:
+        return f"{CANNOT_BE_TOLD}: {idle}, mostly while the host launches a graph, which the profiler makes slower"
     if measured.idle_share > MUCH_IDLE:
         return f"{CANNOT_BE_TOLD}: {idle}, but only {late} a launch; something else on the host may hold it up"
     return f"{idle}, and {late} a launch"
+
+
+def _in_graph_launches_us(case: Case) -> float:
+    """Return how long a step the GPU does nothing while a call of the host launches a graph."""
+    calls = case.linked.trace.launches
+    calls = calls.filter(calls["name"].cast(pl.String).str.contains(GRAPH_LAUNCH))
+    idle, start = Idle.of(case), calls["start_ns"].to_numpy()
+    covered = idle.between(start, start + calls["duration_ns"].to_numpy())
+    return per_step(idle.step_at(start), covered, idle.timed(case.step_indices)) / 1e3
