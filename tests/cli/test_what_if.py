@@ -78,6 +78,7 @@ def test_a_rule_is_taken_out_as_in_the_diagnosis(tmp_path: Path, run: Callable[.
     diagnosis = json.loads(run("diagnose", path, "--format", "json")[1])
     (finding,) = diagnosis["findings"]
     assert phase["changes"][0]["step_us"] == finding["what_if"]["step_us"]
+    assert phase["changes"][0]["assumption"] == finding["what_if"]["assumption"]
     (rung,) = diagnosis["ladder"]
     assert (rung["fixed"], rung["step_us"]) == ("launch-bound", finding["what_if"]["step_us"]["expected"])
 
