@@ -195,7 +195,6 @@ def _lab(name: str, *remove: str, mode: str = "graph", **more: Any) -> Pair:  # 
 CAST = ("kv-pool-cast",)
 WITH_GRAPHS = ("kv-pool-cast", "launch-bound")
 ONE, SIXTEEN, CHUNK = "1x1024-pool495552", "16x1024-pool495552", "1x1024+1024-pool495552"
-BUSY = published_cases.waits_over_a_busy_queue
 GRAPH_CAST, GRAPH_GATHER, EAGER_CAST, EAGER_GATHER = (
     SHARED / H200 / f"{name}.json.gz" for name in ("graph-cast", "graph-gather", "eager-cast", "eager-gather")
 )

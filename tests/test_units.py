@@ -100,3 +100,11 @@ def test_number(elements: int, text: str) -> None:
 )
 def test_ranges(numbers: list[int], text: str) -> None:
     assert units.ranges(numbers) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 calls"), (1, "1 call"), (1.5, "1.5 calls"), (1_170, "1,170 calls"), (0.075, "0.075 calls")],
+)
+def test_calls(count: float, text: str) -> None:
+    assert units.calls(count) == text

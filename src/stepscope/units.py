@@ -64,10 +64,15 @@ def share(fraction: float) -> str:
 
 
 def count(value: float) -> str:
-    """Format a number of things with thousands separators and no needless decimals."""
+    """Format a number of things with thousands separators and no needless decimals; what is rare with two digits."""
     if float(value).is_integer():
         return f"{value:,.0f}"
-    return f"{value:,.1f}"
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def calls(value: float) -> str:
+    """Format a number of calls: ``1 call``, ``78 calls``."""
+    return f"{count(value)} call{'' if value == 1 else 's'}"
 
 
 def number(value: float) -> str:

@@ -46,8 +46,10 @@ class Score:
 def score(rule: str, verdicts: Sequence[Verdict]) -> Score:
     """Return the score of a rule."""
     positives = tuple(verdict for verdict in verdicts if rule in verdict.case.must)
-    excused = {id(verdict) for verdict in verdicts if rule in verdict.case.must or rule in verdict.case.true_too}
-    return Score(rule, positives, tuple(verdict for verdict in verdicts if id(verdict) not in excused))
+    negatives = tuple(
+        verdict for verdict in verdicts if rule not in verdict.case.must and rule not in verdict.case.true_too
+    )
+    return Score(rule, positives, negatives)
 
 
 def precision(found: int, false_alarms: int) -> float | None:

@@ -55,12 +55,21 @@ def test_each_change_alone_and_one_after_another(path: Path, run: Callable[..., 
 
 @pytest.mark.parametrize("report_format", ["terminal", "markdown"])
 def test_what_is_read_says_the_same(path: Path, report_format: str, run: Callable[..., Result]) -> None:
-    code, out, err = run("what-if", path, "--remove", "norm", "--remove", "gemm_b", "--format", report_format)
+    code, out, err = run("what-if", path, "--remove", "norm", "--scale", "gemm_b=0.5", "--format", report_format)
     assert (code, err) == (0, "")
     text = " ".join(out.split()).replace("\\", "")
     assert "decode, batch 4, 3 steady steps: today 200.0 µs a step (GPU span 200.0 µs), 20,000.0 tokens/s" in text
-    assert "One after another: 200.0 µs, without norm 160.0 µs, without gemm_b too 100.0 µs." in text
+    assert "One after another: 200.0 µs, after norm 160.0 µs, after gemm_b=0.5 too 130.0 µs." in text
     assert "norm assumes: the work is gone with the calls that launched only it" in text
+
+
+def test_a_change_is_named_with_the_work_that_it_is_about(tmp_path: Path, run: Callable[..., Result]) -> None:
+    path = launched_one_by_one().save(tmp_path / "trace.json")
+    code, out, _ = run("what-if", path, "--remove", "launch-bound", "--scale", "*=0.5")
+    assert code == 0
+    lines = out.splitlines()
+    assert "launch-bound" in lines  # no work of the GPU is gone
+    assert any(line.startswith("*=0.5 (") and line.endswith(" of GPU time a step)") for line in lines)
 
 
 def test_a_rule_is_taken_out_as_in_the_diagnosis(tmp_path: Path, run: Callable[..., Result]) -> None:
@@ -69,6 +78,7 @@ def test_a_rule_is_taken_out_as_in_the_diagnosis(tmp_path: Path, run: Callable[.
     diagnosis = json.loads(run("diagnose", path, "--format", "json")[1])
     (finding,) = diagnosis["findings"]
     assert phase["changes"][0]["step_us"] == finding["what_if"]["step_us"]
+    assert phase["changes"][0]["assumption"] == finding["what_if"]["assumption"]
     (rung,) = diagnosis["ladder"]
     assert (rung["fixed"], rung["step_us"]) == ("launch-bound", finding["what_if"]["step_us"]["expected"])
 

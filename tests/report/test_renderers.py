@@ -121,6 +121,46 @@ def test_no_sentence_is_cut_off(report_format: Format) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize(
+    ("calls", "us", "said"),
+    [
+        (78.0, 128.2, "10.00 ms a step, 50% of it: 78 calls × 128.2 µs"),
+        (0.25, 40_000.0, "10.00 ms a step, 50% of it: 0.25 calls × 40.00 ms"),
+        (12.0, 2_000.0, "10.00 ms a step, 50% of it; 12 calls, the largest of 2.00 ms"),
+        (1.0, 20_000.0, "10.00 ms a step, 50% of it; 1 call of 20.00 ms"),
+        (1.0, 7.2, "10.00 ms a step, 50% of it"),  # a copy within a gap
+    ],
+)
+def test_calls_times_their_duration_are_what_a_finding_costs_or_it_is_said_otherwise(
+    calls: float, us: float, said: str
+) -> None:
+    diagnosis = diagnosis_of("")
+    finding = structs.replace(
+        diagnosis.findings[0],
+        time_us_per_step=10_000.0,
+        share_of_step=0.5,
+        evidence=structs.replace(diagnosis.findings[0].evidence, calls_per_step=calls, us_per_call=us),
+    )
+    assert dict(finding_rows(diagnosis, finding))["costs"] == said
+
+
+@pytest.mark.parametrize("report_format", [Format.TERMINAL, Format.MARKDOWN])
+def test_the_step_without_the_profiler_stands_beside_the_recorded_one(report_format: Format) -> None:
+    diagnosis = diagnosis_of("")
+    (step,), (finding, *_) = diagnosis.steps, diagnosis.findings
+    assert finding.what_if is not None
+    told = structs.replace(
+        diagnosis,
+        steps=[structs.replace(step, unprofiled_duration_us=70_120.0)],
+        findings=[structs.replace(finding, what_if=structs.replace(finding.what_if, unprofiled_step_us=4_560.0))],
+    )
+    text = " ".join(drawn(told, report_format).replace("\\", "").split())
+    assert " a step, about 70.12 ms without the profiler; GPU span " in text
+    assert "; without the profiler about 70.12 ms → 4.56 ms. Assumes: " in text
+    assert step.unprofiled_duration_us is None
+    assert "without the profiler" not in " ".join(drawn(diagnosis, report_format).split())
+
+
 @pytest.mark.parametrize("report_format", [Format.TERMINAL, Format.MARKDOWN])
 def test_notes_stand_below_the_warnings_and_say_what_told_a_graphs_kernels(report_format: Format) -> None:
     diagnosis = diagnosis_of("")

@@ -195,7 +195,7 @@ def _matching(names: pl.Series, glob: str) -> Bools:
 def _by_rule(case: Case, causes: Mapping[str, Cause]) -> dict[str, _Asked]:
     no_calls = np.zeros(case.linked.trace.launches.height, dtype=np.bool_)
     return {
-        rule: _Asked(rule, cause.change, cause.assumption, no_calls)
+        rule: _Asked(rule, cause.change, f"{cause.assumption}; {RANGE}", no_calls)
         for rule, cause in causes.items()
         if cause.change is not None
     }

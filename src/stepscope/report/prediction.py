@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from stepscope.document import PredictedPhase, Prediction, Range
+    from stepscope.document import PredictedChange, PredictedPhase, Prediction, Range
     from stepscope.report import Format
 
 _HEADER = ("without, or faster", "calls a step", "GPU time", "step", "gained", "GPU span", "tokens/s", "unprofiled")
@@ -32,9 +32,9 @@ def _terminal(prediction: Prediction, console: Console) -> None:
     for phase in prediction.phases:
         console.print()
         console.print(printable(_today(phase)))
-        for row in _rows(phase):
+        for one, row in zip(phase.changes, _rows(phase), strict=True):
             console.print()
-            console.print(printable(f"{row[0]} ({row[1]} calls, {row[2]} of GPU time a step)"), style="bold")
+            console.print(printable(_heading(one)), style="bold")
             text = f"step {row[3]}, {row[4]} gained; GPU span {row[5]}"
             text += f"; {row[6]} tokens/s" if row[6] else ""
             text += f"; about {row[7]} without the profiler" if row[7] else ""
@@ -63,6 +63,14 @@ def _today(phase: PredictedPhase) -> str:
     return text if phase.tokens_per_s is None else f"{text}, {phase.tokens_per_s:,.1f} tokens/s"
 
 
+def _heading(one: PredictedChange) -> str:
+    """Name a change, with the work that it is about, if it is about any."""
+    if not one.calls_per_step:
+        return one.change
+    gpu = f", {units.time(one.time_us_per_step)} of GPU time" if one.time_us_per_step else ""
+    return f"{one.change} ({units.calls(one.calls_per_step)}{gpu} a step)"
+
+
 def _rows(phase: PredictedPhase) -> Iterator[tuple[str, ...]]:
     for one in phase.changes:
         rate, unprofiled = one.tokens_per_s, one.unprofiled_step_us
@@ -88,7 +96,7 @@ def _lines(prediction: Prediction, phase: PredictedPhase) -> Iterator[str]:
     elif not phase.changes:
         yield "Nothing of what is to be changed is in these steps."
     if len(phase.ladder) > 1:
-        yield f"One after another: {ladder_line(phase.duration_us.median, phase.ladder)}."
+        yield f"One after another: {ladder_line(phase.duration_us.median, phase.ladder, 'after')}."
     for one in phase.changes:
         yield f"{one.change} assumes: {one.assumption}."
     if not prediction.complete:

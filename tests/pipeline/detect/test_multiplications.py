@@ -42,7 +42,7 @@ def test_the_finding_has_the_calls_excess_rate_and_blocks() -> None:
     assert found.evidence.floor_us_per_step == pytest.approx(10 * WEIGHT_BYTES / 4.3e6)
     assert (found.evidence.blocks, found.evidence.multiprocessors) == (64, 132)
     assert found.evidence.tensor == "q_a_proj"
-    assert found.title.endswith("its grid of 64 blocks starves 132 multiprocessors")
+    assert found.title.endswith("its 64 blocks on 132 multiprocessors are too few to hide the memory's latency")
     assert found.confidence is Confidence.HIGH
     # ten layers of 66 µs, of which each gets 19.68 shorter
     today = 10 * 66.0
@@ -79,14 +79,14 @@ def test_what_needs_little_must_take_half_as_long_again(us: float, *, fires: boo
 def test_as_many_blocks_as_multiprocessors_are_no_sign() -> None:
     for blocks, told in ((132, False), (131, True), (198, True), (199, False)):
         found = finding(diagnosed(slow.decoding(slow.matmul(30.0, blocks=blocks))), BELOW)
-        assert ("starves" in found.title) == told
+        assert ("too few" in found.title) == told
 
 
 def test_without_the_number_of_multiprocessors_blocks_are_no_sign() -> None:
     trace = slow.weight_read_by_few_blocks()
     trace.header["deviceProperties"] = [{"id": 0, "name": "NVIDIA H200", "numSms": "many"}]
     found = finding(diagnosed(trace), BELOW)
-    assert "starves" not in found.title
+    assert "too few" not in found.title
     assert found.evidence.multiprocessors is None
 
 
@@ -204,7 +204,7 @@ def test_a_starved_gemv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     found = finding(diagnosed(published_kernels.int4_gemv(1024, 6.27), model=None, tp=None), BELOW)
     assert found.evidence.bandwidth_fraction_measured == pytest.approx(0.156, abs=0.002)
     assert (found.evidence.blocks, found.evidence.multiprocessors) == (128, 114)
-    assert "its grid of 128 blocks starves 114 multiprocessors" in found.title
+    assert "its 128 blocks on 114 multiprocessors are too few" in found.title
     # the excess, not the kernel's time: 0.98 µs of bytes at 0.8 of the rate, and 3 µs
     assert found.time_us_per_step == pytest.approx(30 * (6.27 - 0.983 / 0.8 - 3), rel=0.01)
 

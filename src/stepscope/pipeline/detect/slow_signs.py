@@ -24,7 +24,7 @@ def slow_signs(trace: Trace, found: Multiplication) -> Iterator[str]:
     """Yield each sign as a clause."""
     count, processors = blocks(found), multiprocessors(trace)
     if count and processors and count <= FEW_BLOCKS * processors and count != processors:
-        yield f"its grid of {count:,} blocks starves {processors} multiprocessors"
+        yield f"its {count:,} blocks on {processors} multiprocessors are too few to hide the memory's latency"
     added_us = sum(group.time_us_per_step for group in found.worked.kernels if _adds_up(group.kernel))
     if 2 * added_us > sum(group.time_us_per_step for group in found.worked.kernels):
         yield "adding up the parts of K takes longer than multiplying"

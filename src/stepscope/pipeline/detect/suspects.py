@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
 from stepscope import units
 from stepscope.document import RuledOut
 from stepscope.model import match_elements
 from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
-from stepscope.pipeline.detect.idle import idle_at_joins_us
+from stepscope.pipeline.detect.idle import Idle, idle_at_joins_us, per_step
 from stepscope.pipeline.detect.needed import needed
 from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.steps.graph_launches import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -27,6 +29,9 @@ SMALL_SHARE = 0.1
 TOLD_SHARE = 0.01
 """What takes less of the step is not compared with the least time of its work."""
 
+MUCH_OF_IT = 0.5
+"""A class whose work needs less than this of its time is not ruled out: good kernels need more."""
+
 MUCH_IDLE = 0.2
 """More idle time than this has a reason, and where no rule names it the host is not ruled out."""
 
@@ -35,6 +40,8 @@ MANY_LATE = 0.5
 
 MOST_EXPLAINED = 0.5
 """Where findings are about more than this share of a suspect's kernels, they tell more of it."""
+MOSTLY = 0.5
+"""Where more of the idle time lies in launches of graphs, these are its reason."""
 CANNOT_BE_TOLD = "cannot be told"
 
 COLLECTIVES = "collectives"
@@ -153,6 +160,8 @@ def _by_time(case: Case, kernel_class: str, time_us: float, none: str) -> str:
     is_small = time_us < SMALL_SHARE * step_us
     if kernel_class in _OF_COST and time_us >= TOLD_SHARE * step_us:
         work = needed(case, kernel_class)
+        if work.is_known and not is_small and work.least_us < MUCH_OF_IT * work.known_us:
+            return f"{share}; {work}; whether another kernel takes less {CANNOT_BE_TOLD}"
         if work.is_known:
             return f"{share}; {work}"
         if not is_small:
@@ -212,6 +221,17 @@ def _host(case: Case) -> str:
         return f"{idle}, {units.time(joined_us)} of it while the thread that launches waits for one that computes"
     if measured.idle_share > MUCH_IDLE and measured.late_gaps >= MANY_LATE * measured.gaps:
         return f"{CANNOT_BE_TOLD}: {idle}, but with {gaps} gaps there are too few launches to blame them"
+    if measured.idle_share > MUCH_IDLE and _in_graph_launches_us(case) > MOSTLY * measured.idle_us:
+        return f"{CANNOT_BE_TOLD}: {idle}, mostly while the host launches a graph, which the profiler makes slower"
     if measured.idle_share > MUCH_IDLE:
         return f"{CANNOT_BE_TOLD}: {idle}, but only {late} a launch; something else on the host may hold it up"
     return f"{idle}, and {late} a launch"
+
+
+def _in_graph_launches_us(case: Case) -> float:
+    """Return how long a step the GPU does nothing while a call of the host launches a graph."""
+    calls = case.linked.trace.launches
+    calls = calls.filter(calls["name"].cast(pl.String).str.contains(GRAPH_LAUNCH))
+    idle, start = Idle.of(case), calls["start_ns"].to_numpy()
+    covered = idle.between(start, start + calls["duration_ns"].to_numpy())
+    return per_step(idle.step_at(start), covered, idle.timed(case.step_indices)) / 1e3

@@ -66,12 +66,8 @@ def _draw(ops: pl.DataFrame, stream: TextIO) -> None:
 
 def _cost(op: Mapping[str, Any]) -> str:
     if op["calls_per_step"] is None:
-        return _calls(op["calls"])
-    return f"{units.time(op['time_us_per_step'])} a step, {_calls(op['calls_per_step'])}"
-
-
-def _calls(count: float) -> str:
-    return f"{units.count(count)} call{'' if count == 1 else 's'}"
+        return units.calls(op["calls"])
+    return f"{units.time(op['time_us_per_step'])} a step, {units.calls(op['calls_per_step'])}"
 
 
 def _lines(op: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -126,6 +126,6 @@ READERS: Mapping[str, Callable[[Call], Gemm | None]] = {
     "aten::_weight_int4pack_mm": _in_4_bits,
     "aten::_weight_int8pack_mm": _in_8_bits,
     "bitsandbytes::gemv_4bit": _in_4_bits,
-    "com.microsoft::MatMulNBits": _in_4_bits,
+    **{f"{library}::MatMulNBits": _in_4_bits for library in ("com.microsoft", "onnxruntime")},
     **{f"{library}::ggml_mul_mat{kind}_a8": _gguf for library in ("_C", "sgl_kernel") for kind in ("", "_vec")},
 }

@@ -125,8 +125,10 @@ def check_ranks(ranks: RanksCase) -> Iterator[RanksCause | Excluded | Unchecked]
 def _title(late: Sequence[int], latest_us: float, wait_us: float) -> str:
     if not late:
         return f"Ranks wait {units.time(wait_us)} a step for each other; who is late changes from call to call"
-    who = f"Rank {late[0]} comes" if len(late) == 1 else f"Ranks {units.ranges(late)} come"
-    return f"{who} up to {units.time(latest_us)} late to a collective, in the mean, and the others wait"
+    lateness = f"{units.time(latest_us)} late to a collective in the mean, and the others wait"
+    if len(late) == 1:
+        return f"Rank {late[0]} comes {lateness}"
+    return f"Ranks {units.ranges(late)} come up to {lateness}"
 
 
 RULE = Rule("rank-skew", __doc__, check, needs=("GPU kernels of several ranks of one run",), check_ranks=check_ranks)
