@@ -36,6 +36,7 @@ def test_the_strongest_explanation_names_the_weight(shape: list[int], name: str,
     [
         [],
         [1],
+        [0, 6144],  # empty
         [495_552, 1, 576],  # the KV pool
         [1, 1024, 7168],  # another model's width
         [100, 512, 6144],  # no divisor of 256 experts

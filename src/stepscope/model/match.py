@@ -66,7 +66,7 @@ def match_shape(weights: Sequence[Weight], shape: Sequence[int], *, least: How =
     a byte.
     """
     wanted = _squeezed(shape)
-    if not wanted:
+    if not wanted or 0 in wanted:  # a single number, or an empty tensor
         return []
     matrices = [weight for weight in weights if weight.is_matrix]
     found = [Match(weight, how) for weight in matrices if (how := _explains(weight, wanted)) is not None]

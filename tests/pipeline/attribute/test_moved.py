@@ -10,6 +10,7 @@ from stepscope.pipeline.attribute.moved import (
     moved_by_conversion,
     moved_by_grid,
     moved_by_op,
+    parse_lists,
     parse_shapes,
     parse_types,
 )
@@ -115,6 +116,17 @@ def test_recorded_shapes_and_types() -> None:
 def test_sizes_that_no_memory_holds_are_no_tensor(sizes: list[int]) -> None:
     shapes = parse_shapes(str([sizes, sizes]))
     assert moved_by_op("aten::copy_", shapes, ["BFloat16", "Float8_e4m3fn"]) is None
+
+
+@pytest.mark.parametrize("sizes", [[1 << 39] * 40, [0, *[1 << 39] * 40], [1 << 25, 1 << 24]])
+def test_shapes_of_more_elements_than_any_view_has_count_as_not_recorded(sizes: list[int]) -> None:
+    assert parse_shapes(str([[8, 576], sizes])) is None
+    assert parse_lists(str([[[8, 576], sizes]])) == {}
+
+
+def test_an_expanded_tensor_may_have_more_elements_than_memory_holds() -> None:
+    assert parse_shapes("[[64, 128, 32768, 32768]]") == [[64, 128, 32768, 32768]]
+    assert parse_lists("[[[64, 128, 32768, 32768], [0, 5]], [3]]") == {0: [[64, 128, 32768, 32768], [0, 5]]}
 
 
 @pytest.mark.parametrize("recorded", ['["\\uZZZZ"]', "[[1e]]", "[[" * 5000, '["\x01"]', "[[-]]", ""])

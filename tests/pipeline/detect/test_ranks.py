@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.answers import finding, rules
-from tests.decode_ranks import ALL_REDUCE, SEND_RECV, in_lockstep, step_us
+from tests.decode_ranks import ALL_REDUCE, SEND_RECV, STEP, in_lockstep, step_us
 from tests.published_collectives import token_of_slow_all_reduces
 from tests.stages import diagnosed
 
@@ -83,6 +83,22 @@ def test_of_four_ranks_the_median_is_the_mean_of_the_middle_two() -> None:
     assert found.what_if is not None
     assert found.what_if.step_us.expected == pytest.approx(step_us(work(140)), abs=1)
     assert found.what_if.step_us.low == pytest.approx(step_us(work(100)), abs=1)
+
+
+def test_a_rank_that_recorded_no_step_of_a_phase_takes_no_part_in_it() -> None:
+    traces = in_lockstep([work(100, 160, 100)] * 10)
+    for trace in traces:
+        decoding = [event for event in trace.events if event["name"] == STEP]
+        for event in decoding[5:]:
+            event["name"] = "step[EXTEND bs=1 toks=64]"
+    prefill = min(event["ts"] for event in traces[2].events if event["name"].startswith("step[EXTEND"))
+    traces[2].events = [event for event in traces[2].events if event["ts"] < prefill]  # its recording ended there
+    diagnosis = diagnosed(traces)
+    skews = {found.phase: found for found in diagnosis.findings if found.rule == "rank-skew"}
+    assert [each.rank for each in skews["decode"].evidence.ranks] == [0, 1, 2]
+    assert [each.rank for each in skews["prefill"].evidence.ranks] == [0, 1]
+    assert [each.arrival_us for each in skews["prefill"].evidence.ranks] == pytest.approx([0, 60], abs=0.01)
+    assert skews["prefill"].evidence.late_ranks == [1]
 
 
 def test_imbalance_that_alternates_names_nobody_late() -> None:

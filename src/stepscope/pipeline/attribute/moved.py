@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MOST_ELEMENTS = 1 << 39
 """No GPU's memory holds as many bytes: a larger size is damage, and its bytes may not fit in 64 bits."""
+_MOST_VIEWED = 1 << 48
+"""Elements of a tensor: one that is expanded may have more than memory holds, but with far more its shape is damage."""
 _Blocks = tuple[int, int, int] | None
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ELEMENTS)]
 _COPY_OPS = {"aten::copy_"}
@@ -55,25 +57,34 @@ def parse_shapes(recorded: str | None) -> list[list[int]] | None:
 
     A list of tensors counts as no tensor.
     """
-    if recorded is None:
-        return None
-    try:
-        inputs = msgspec.json.decode(recorded, type=list[list[_Size | list[_Size]]])
-    except msgspec.DecodeError:
-        return None
-    return [[size for size in shape if isinstance(size, int)] for shape in inputs]
+    inputs = _inputs(recorded)
+    return None if inputs is None else [_shape(sizes) for sizes in inputs]
 
 
 def parse_lists(recorded: str | None) -> dict[int, list[list[int]]]:
     """Return the shapes of the tensors in those of an op's inputs that are lists of tensors, by the input's index."""
-    if recorded is None:
-        return {}
-    try:
-        inputs = msgspec.json.decode(recorded, type=list[list[_Size | list[_Size]]])
-    except msgspec.DecodeError:
-        return {}
-    nested = {index: [shape for shape in shapes if isinstance(shape, list)] for index, shapes in enumerate(inputs)}
+    nested = {index: _tensors(sizes) for index, sizes in enumerate(_inputs(recorded) or ())}
     return {index: shapes for index, shapes in nested.items() if shapes}
+
+
+def _inputs(recorded: str | None) -> list[list[int | list[int]]] | None:
+    """Return the sizes of an op's inputs, or of the tensors in them; None where not recorded, or of no tensors."""
+    if recorded is None:
+        return None
+    try:
+        inputs: list[list[int | list[int]]] = msgspec.json.decode(recorded, type=list[list[_Size | list[_Size]]])
+    except msgspec.DecodeError:
+        return None
+    shapes = (shape for sizes in inputs for shape in (_shape(sizes), *_tensors(sizes)))
+    return inputs if all(prod(filter(None, shape)) <= _MOST_VIEWED for shape in shapes) else None
+
+
+def _shape(sizes: Sequence[int | list[int]]) -> list[int]:
+    return [size for size in sizes if isinstance(size, int)]
+
+
+def _tensors(sizes: Sequence[int | list[int]]) -> list[list[int]]:
+    return [shape for shape in sizes if isinstance(shape, list)]
 
 
 def parse_types(recorded: str | None) -> list[str | None] | None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from stepscope.pipeline.reader import NotRead
     from stepscope.pipeline.steps import Phase
 
+    _Again = Callable[[RankCalls, Phase], "Judged"]
+    """Reads a rank's trace again, and judges a phase of it."""
+
 _MOST_RANKS = 4096  # a damaged number must not fill the memory
 NOTABLE_SHARE = 0.02
 """Collectives of a single rank that take less of every step have no finding in them."""
@@ -90,25 +93,26 @@ def _alone(found: Across, rank: RankCalls, again: Callable[[RankCalls], Sequence
 def _side_by_side(found: Across, group: Together, again: Callable[[RankCalls], Sequence[Judged]]) -> None:
     read: dict[int, dict[Phase, Judged]] = {}
 
-    def judged(member: int, phase: Phase) -> Judged:
-        if member not in read:
+    def judged(rank: RankCalls, phase: Phase) -> Judged:
+        if rank.trace not in read:
             read.clear()  # so that one trace is held at a time
-            read[member] = {each.case.phase: each for each in again(group.ranks[member])}
-        return read[member][phase]
+            read[rank.trace] = {each.case.phase: each for each in again(rank)}
+        return read[rank.trace][phase]
 
     for phase in group.ranks[0].steady:
-        calls, step_us = group.of_phase(phase), [rank.step_us.get(phase, 0.0) for rank in group.ranks]
-        again_at_hand = [rank.can_be_read_again and us > 0 for rank, us in zip(group.ranks, step_us, strict=True)]
-        if not calls.step.size or not any(again_at_hand):
+        calls = group.of_phase(phase)
+        step_us = [rank.step_us.get(phase, 0.0) for rank in calls.ranks]
+        again_at_hand = [rank.can_be_read_again and us > 0 for rank, us in zip(calls.ranks, step_us, strict=True)]
+        if not any(again_at_hand):
             continue
-        ranks = RanksCase(phase, calls, Skew.of(calls), step_us, partial(_case_of, judged, phase))
+        ranks = RanksCase(phase, calls, Skew.of(calls), step_us, partial(_case_of, judged, phase, calls.ranks))
         causes: dict[int, dict[str, Cause]] = {}
         for rule in (rule for rule in all_rules() if phase in rule.phases):
             for said in _take(found, rule, ranks, judged):
                 causes.setdefault(said.member, {})[rule.id] = said.cause
         for member, of_ranks in causes.items():
-            case, own = judged(member, phase)
-            _climb(found, case, group.ranks[member].trace, {**own, **of_ranks})
+            case, own = judged(calls.ranks[member], phase)
+            _climb(found, case, calls.ranks[member].trace, {**own, **of_ranks})
 
 
 def _climb(found: Across, case: Case, trace: int, causes: Mapping[str, Cause]) -> None:
@@ -117,15 +121,15 @@ def _climb(found: Across, case: Case, trace: int, causes: Mapping[str, Cause]) -
     found.ladders[trace, case.phase] = ladder_of(case, trace, findings, causes)
 
 
-def _case_of(judged: Callable[[int, Phase], Judged], phase: Phase, member: int) -> Case:
-    return judged(member, phase).case
+def _case_of(judged: _Again, phase: Phase, ranks: Sequence[RankCalls], member: int) -> Case:
+    return judged(ranks[member], phase).case
 
 
-def _take(found: Across, rule: Rule, ranks: RanksCase, judged: Callable[[int, Phase], Judged]) -> Iterator[RanksCause]:
+def _take(found: Across, rule: Rule, ranks: RanksCase, judged: _Again) -> Iterator[RanksCause]:
     """Keep what a rule says of several ranks, and yield its causes."""
     for said in checked_ranks(rule, ranks):
         if isinstance(said, RanksCause):
-            case, causes = judged(said.member, ranks.phase)
+            case, causes = judged(ranks.calls.ranks[said.member], ranks.phase)
             found.findings.append(finding_across(case, rule.id, said.cause, causes))
             found.told |= {(rank.trace, ranks.phase) for rank in ranks.calls.ranks}
             yield said

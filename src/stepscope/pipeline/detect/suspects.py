@@ -216,16 +216,22 @@ def _host(case: Case) -> str:
     gaps = units.count(round(measured.gaps / steps))
     late = f"{units.count(round(measured.late_gaps / steps))} of its {gaps} gaps end right after"
     idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
+    if measured.idle_share <= MUCH_IDLE:
+        return f"{idle}, and {late} a launch"
+    return _much_idle(case, idle, gaps, late)
+
+
+def _much_idle(case: Case, idle: str, gaps: str, late: str) -> str:
+    measured = case.measured
     joined_us = idle_at_joins_us(case)
     if joined_us and measured.idle_us - joined_us <= MUCH_IDLE * measured.step_us:
         return f"{idle}, {units.time(joined_us)} of it while the thread that launches waits for one that computes"
-    if measured.idle_share > MUCH_IDLE and measured.late_gaps >= MANY_LATE * measured.gaps:
-        return f"{CANNOT_BE_TOLD}: {idle}, but with {gaps} gaps there are too few launches to blame them"
-    if measured.idle_share > MUCH_IDLE and _in_graph_launches_us(case) > MOSTLY * measured.idle_us:
-        return f"{CANNOT_BE_TOLD}: {idle}, mostly while the host launches a graph, which the profiler makes slower"
-    if measured.idle_share > MUCH_IDLE:
-        return f"{CANNOT_BE_TOLD}: {idle}, but only {late} a launch; something else on the host may hold it up"
-    return f"{idle}, and {late} a launch"
+    reason = f"but only {late} a launch; something else on the host may hold it up"
+    if measured.late_gaps >= MANY_LATE * measured.gaps:
+        reason = f"but with {gaps} gaps there are too few launches to blame them"
+    elif _in_graph_launches_us(case) > MOSTLY * measured.idle_us:
+        reason = "mostly while the host launches a graph, which the profiler makes slower"
+    return f"{CANNOT_BE_TOLD}: {idle}, {reason}"
 
 
 def _in_graph_launches_us(case: Case) -> float:

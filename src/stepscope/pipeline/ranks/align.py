@@ -8,6 +8,7 @@ which are no skew. What is left (`Clock.residual_us`) tells whether they are the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,13 +76,17 @@ class Together:
         return max(clock.residual_us for clock in self.clocks)
 
     def of_phase(self, phase: Phase) -> Together:
-        """Return the calls in the steps of a phase that the first rank's figures are taken from."""
+        """Return the calls in the steps of a phase that the first rank's figures are taken from, and their ranks."""
         chosen = np.isin(self.step, np.asarray(self.ranks[0].steady.get(phase, ()), dtype=np.int64))
+        row = self.row[:, chosen]
+        takes_part = np.any(row >= 0, axis=1)
         return replace(
             self,
+            ranks=list(compress(self.ranks, takes_part.tolist())),
+            clocks=list(compress(self.clocks, takes_part.tolist())),
             step=self.step[chosen],
-            us=self.us[:, chosen],
-            row=self.row[:, chosen],
+            us=self.us[:, chosen][takes_part],
+            row=row[takes_part],
             message=self.message[chosen],
         )
 

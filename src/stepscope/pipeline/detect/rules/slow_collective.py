@@ -101,10 +101,12 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Unchecked]
         if message is None or message.collective == ALL_TO_ALL:
             (unknown if message is None else unmeasured).append(group)
             continue
+        if not group.is_repeated:
+            continue
         steady = np.isin(group.step_of_row, case.step_indices)
         shortest = float(group.us[steady].min())
         each = _slow(case.gpu, group.kernel, message, shortest, group.calls_per_step)
-        if each is not None and group.is_repeated:
+        if each is not None:
             slow.append(each)
             excess[group.rows] = (each.us - each.best.us) * 1e3
     for groups, said in ((unknown, SIZE_UNKNOWN), (unmeasured, NOTHING_MEASURED)):
