@@ -219,10 +219,11 @@ def _host(case: Case) -> str:
     idle = f"the GPU is idle for {units.share(measured.idle_share)} of the step"
     if measured.idle_share > MUCH_IDLE and measured.late_gaps >= MANY_LATE * measured.gaps:
         return f"{CANNOT_BE_TOLD}: {idle}, but with {gaps} gaps there are too few launches to blame them"
-    if measured.idle_share > MUCH_IDLE and _in_graph_launches_us(case) > MOSTLY * measured.idle_us:
-        return f"{CANNOT_BE_TOLD}: {idle}, mostly while the host launches a graph, which the profiler makes slower"
     if measured.idle_share > MUCH_IDLE:
-        return f"{CANNOT_BE_TOLD}: {idle}, but only {late} a launch; something else on the host may hold it up"
+        why = f"but only {late} a launch; something else on the host may hold it up"
+        if _in_graph_launches_us(case) > MOSTLY * measured.idle_us:
+            why = "mostly while the host launches a graph, which the profiler makes slower"
+        return f"{CANNOT_BE_TOLD}: {idle}, {why}"
     return f"{idle}, and {late} a launch"
 
 
