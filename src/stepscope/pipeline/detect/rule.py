@@ -101,6 +101,10 @@ class Unchecked:
     how_to_capture: str
 
 
+CANNOT_BE_TOLD = "cannot be told"
+"""In each reason that leaves a question open: `RuledOut.undecided` is read off it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Excluded:
     """What a rule looked at, and why it is not the cause, or that it cannot be told."""

@@ -15,6 +15,7 @@ from stepscope.pipeline.attribute.kernel_class import UNCLASSIFIED
 from stepscope.pipeline.detect.idle import Idle, idle_at_joins_us, per_step
 from stepscope.pipeline.detect.needed import needed
 from stepscope.pipeline.detect.registry import all_rules
+from stepscope.pipeline.detect.rule import CANNOT_BE_TOLD
 from stepscope.pipeline.steps.graph_launches import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ MOST_EXPLAINED = 0.5
 """Where findings are about more than this share of a suspect's kernels, they tell more of it."""
 MOSTLY = 0.5
 """Where more of the idle time lies in launches of graphs, these are its reason."""
-CANNOT_BE_TOLD = "cannot be told"
 
 COLLECTIVES = "collectives"
 _BY_CLASS = {

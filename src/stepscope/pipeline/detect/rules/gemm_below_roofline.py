@@ -41,7 +41,7 @@ from stepscope.pipeline.detect.excess import Excess, excess_of
 from stepscope.pipeline.detect.multiplications import Judge, blocks, is_determined
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
-from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
+from stepscope.pipeline.detect.rule import CANNOT_BE_TOLD, Case, Cause, Excluded, Rule, Unchecked
 from stepscope.pipeline.detect.slow_signs import slow_signs
 from stepscope.pipeline.detect.training import is_training
 
@@ -84,10 +84,10 @@ def check(case: Case, found: Mapping[str, Cause]) -> Iterator[Cause | Excluded |
 def _why_not(judge: Judge | None, judged: Sequence[Multiplication], all_us: float) -> str:
     """Say how near a good kernel's time the multiplications come whose sizes are known, or that it cannot be told."""
     if judge is None:
-        return "cannot be told: the rates of this GPU are not known"
+        return f"{CANNOT_BE_TOLD}: the rates of this GPU are not known"
     known_us = sum(each.worked.per_step * each.us for each in judged)
     if not known_us:
-        return "cannot be told: the sizes of multiplications by weights are not known"
+        return f"{CANNOT_BE_TOLD}: the sizes of multiplications by weights are not known"
     slowest = max((each.us / each.good_us for each in judged if each.floor_us >= MIN_US), default=1.0)
     share, times = units.share(min(known_us / all_us, 1.0)), max(slowest, 1.0)
     return f"sizes are known of {share} of it; there no call takes more than {times:.1f} times what a good kernel does"

@@ -42,7 +42,7 @@ from stepscope.pipeline.detect.explanation import fixes_of
 from stepscope.pipeline.detect.multiplications import Judge
 from stepscope.pipeline.detect.origin import Origin
 from stepscope.pipeline.detect.placement import Placement
-from stepscope.pipeline.detect.rule import Case, Cause, Excluded, Rule, Unchecked
+from stepscope.pipeline.detect.rule import CANNOT_BE_TOLD, Case, Cause, Excluded, Rule, Unchecked
 from stepscope.pipeline.detect.training import is_training
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ ASSUMPTION = (
     " reach, and 3 µs a kernel; at best what its own bits need"
 )
 NONE_KNOWN = "no multiplication in fewer bits than 16 is known"
-SIZES_NOT_KNOWN = "cannot be told: not all sizes of the multiplications in fewer bits than 16 are known"
+SIZES_NOT_KNOWN = f"{CANNOT_BE_TOLD}: not all sizes of the multiplications in fewer bits than 16 are known"
 SIZES_UNKNOWN = Unchecked(
     "whether quantised multiplications are slower in this phase than in 16 bits: their sizes are not known",
     "record with record_shapes=True; of a graph also an eager run, as --capture-trace",
