@@ -17,7 +17,7 @@ from tests.stages import diagnosed
 
 from stepscope import units
 from stepscope.hardware import best_known, find_gpu
-from stepscope.pipeline.detect.suspects import CANNOT_BE_TOLD
+from stepscope.pipeline.detect.rule import CANNOT_BE_TOLD
 from stepscope.report import Format, draw
 
 if TYPE_CHECKING:
