@@ -121,6 +121,14 @@ def test_a_scale_may_be_a_duration(path: Path, run: Callable[..., Result]) -> No
     assert phase["changes"][0]["step_us"]["expected"] == 100 + 60 + 100
 
 
+def test_the_largest_scales_together_have_an_end(path: Path, run: Callable[..., Result]) -> None:
+    globs = ("*", "?*", "*?", "g*", "*_*", "ge*", "gem*")
+    (phase,) = document(run, path, *(each for glob in globs for each in ("--scale", f"{glob}=1000000")))["phases"]
+    steps = [rung["step_us"] for rung in phase["ladder"]]
+    assert len(steps) == len(globs)
+    assert 1e6 < steps[0] < steps[-1] < 1e16
+
+
 def test_kernels_that_follow_each_other_are_fused_into_the_longest(path: Path, run: Callable[..., Result]) -> None:
     (phase,) = document(run, path, "--fuse", "gemm_b|norm")["phases"]
     (change,) = phase["changes"]
@@ -135,6 +143,8 @@ WRONG = {
     "a factor that is none": (["--scale", "gemm*=fast"], "GLOB=FACTOR"),
     "a factor below nothing": (["--scale", "gemm*=-1"], "GLOB=FACTOR"),
     "no end of a factor": (["--scale", "gemm*=inf"], "GLOB=FACTOR"),
+    "a factor that no time has room for": (["--scale", "gemm*=1e308"], "at most 1,000,000 times as long"),
+    "a duration that no time has room for": (["--scale", "gemm*=1e30us"], "or an hour"),
     "no factor": (["--scale", "gemm*"], "GLOB=FACTOR"),
     "a duration of no unit": (["--scale", "gemm*=3parsecs"], "GLOB=DURATION"),
     "nothing to fuse": (["--fuse", "nothing"], "--fuse nothing: no two such kernels follow each other"),

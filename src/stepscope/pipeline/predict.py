@@ -124,11 +124,14 @@ class _Scale:
             number = -1.0
         if not told or not glob or not isfinite(number) or number < 0:
             raise UsageError(f"--scale {text}: give GLOB=FACTOR or GLOB=DURATION, such as '*gemm*=0.5' or '*cast*=3us'")
-        if told[2] is None:
-            return cls(glob, number, None)
-        return cls(glob, None, number * _UNITS_US[told[2].lower()])
+        scale = cls(glob, number, None) if told[2] is None else cls(glob, None, number * _UNITS_US[told[2].lower()])
+        if (scale.factor or 0.0) > _MOST_FACTOR or (scale.duration_us or 0.0) > _MOST_US:
+            raise UsageError(f"--scale {text}: at most {_MOST_FACTOR:,} times as long, or an hour, can be asked for")
+        return scale
 
 
+_MOST_FACTOR = 1_000_000
+_MOST_US = 3_600e6
 _UNITS_US = {"ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3}
 
 

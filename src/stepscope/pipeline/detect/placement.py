@@ -41,10 +41,11 @@ class Placement:
         """Place the work of a phase."""
         count = case.linked.kernels.height
         step, group = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-        for index, work in enumerate(case.groups):
-            steady = np.isin(work.step_of_row, case.step_indices)
-            step[work.rows[steady]] = work.step_of_row[steady]
-            group[work.rows[steady]] = index
+        rows = np.concatenate([work.rows for work in case.groups])
+        of_step = np.concatenate([work.step_of_row for work in case.groups])
+        of_group = np.repeat(np.arange(len(case.groups)), [work.rows.size for work in case.groups])
+        steady = np.isin(of_step, case.step_indices)
+        step[rows[steady]], group[rows[steady]] = of_step[steady], of_group[steady]
         start = case.linked.kernels["start_ns"].to_numpy()
         return cls(
             case.groups, case.step_indices, step, group, start, start + case.linked.kernels["duration_ns"].to_numpy()

@@ -27,8 +27,9 @@ def unclear_cast(case: Case) -> Unchecked | None:
 
 
 def _is_large(case: Case, group: WorkGroup) -> bool:
-    large = case.measured.share(group.time_us_per_step) >= MIN_SHARE_TO_ASK
-    return large and group.kernel_class == "cast" and group.moved is not None and group.moved.shape is None
+    if group.kernel_class != "cast" or group.moved is None or group.moved.shape is not None:
+        return False
+    return case.measured.share(group.time_us_per_step) >= MIN_SHARE_TO_ASK
 
 
 def _kept_by_head(group: WorkGroup) -> Unchecked:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+_MOST_NS = 1 << 61
+"""All kernels, one after another, and the time of the trace before them, in 64 bits."""
+
+
 def _no_time() -> Ints:
     return np.zeros((0, 3), dtype=np.int64)
 
@@ -76,7 +80,8 @@ class Change:
         return touched if self.shorter_ns is None else touched | (self.shorter_ns != 0.0)
 
     def durations(self, recorded: Ints) -> Ints:
-        """Return the duration of each kernel in ns; what is removed lasts no time."""
+        """Return the duration of each kernel in ns, bounded so that their sum fits; what is removed lasts no time."""
         lasting = recorded if self.shorter_ns is None else np.maximum(recorded - self.shorter_ns, 0.0)
         lasting = lasting if self.factor is None else lasting * self.factor
-        return np.where(self.removed, 0, np.rint(lasting).astype(np.int64))
+        most = _MOST_NS // max(recorded.size, 1)
+        return np.where(self.removed, 0, np.rint(np.minimum(lasting, most)).astype(np.int64))

@@ -88,10 +88,11 @@ class Host:
     def wait_before(self, thread: Ints, at: Ints) -> Ints:
         """Return the number, from 1, of the last wait that a thread's clock at these times follows; 0: none."""
         found = np.zeros(at.shape, dtype=np.int64)
-        for number, (times, waits) in self._governed.items():
-            mine = np.flatnonzero(thread == number)
-            position = np.searchsorted(times, at[mine], side="right")
-            found[mine] = np.concatenate(([0], waits))[position]
+        for number, mine in _by_thread(thread):
+            if number in self._governed:
+                times, waits = self._governed[number]
+                position = np.searchsorted(times, at[mine], side="right")
+                found[mine] = np.concatenate(([0], waits))[position]
         return found
 
     def freed_before(self, gone: Ints, thread: Ints, at: Ints) -> Ints:
@@ -105,9 +106,7 @@ class Host:
         freed = np.zeros(at.shape, dtype=np.int64)
         if not gone.size:
             return freed
-        merged = {
-            number: intervals.union(*gone[gone[:, 0] == number, 1:].T) for number in np.unique(gone[:, 0]).tolist()
-        }
+        merged = {number: intervals.union(*gone[mine, 1:].T) for number, mine in _by_thread(gone[:, 0])}
         given: dict[int, list[tuple[int, int]]] = {}  # by thread: (moment, what is gone besides its own time from then)
 
         def at_moment(number: int, moment: int) -> int:
@@ -118,8 +117,7 @@ class Host:
             before = given.get(turn.thread, [(0, 0)])[-1][1]
             now = at_moment(turn.source, turn.at) - at_moment(turn.thread, turn.at) + before
             given.setdefault(turn.thread, []).append((turn.at, now))
-        for number in np.unique(thread).tolist():
-            mine = np.flatnonzero(thread == number)
+        for number, mine in _by_thread(thread):
             if number in merged:
                 freed[mine] = intervals.time_covered_before(at[mine], *merged[number])
             if number in given:
@@ -174,19 +172,24 @@ def _handovers(thread: Ints, start: Ints, end: Ints) -> Iterator[_Handover]:
         start: shape [calls], sorted.
         end: shape [calls].
     """
-    threads = np.unique(thread)
-    if threads.size < 2:
-        return
-    for number in threads.tolist():
-        mine = np.flatnonzero(thread == number)
-        others = np.flatnonzero(thread != number)
-        silent_since = np.concatenate(([NEVER], np.maximum.accumulate(end[mine])[:-1]))
-        goes_on = mine[start[mine] - silent_since >= HANDOVER_NS]
-        silent_since = silent_since[start[mine] - silent_since >= HANDOVER_NS]
-        last = np.searchsorted(start[others], start[goes_on], side="left") - 1
-        for row, since, position in zip(goes_on.tolist(), silent_since.tolist(), last.tolist(), strict=True):
-            if position >= 0 and start[others[position]] >= since:
-                yield _Handover(int(start[row]), number, int(thread[others[position]]))
+    ended = pl.DataFrame({"thread": thread, "end": end}).select(pl.col("end").cum_max().shift(1).over("thread"))
+    silent_since = ended["end"].fill_null(NEVER).to_numpy()
+    goes_on = np.flatnonzero(start - silent_since >= HANDOVER_NS)
+    last = np.searchsorted(start, start[goes_on]) - 1  # the last call that any thread began before
+    turns = np.append(True, thread[1:] != thread[:-1])
+    first_in_turn = np.maximum.accumulate(np.where(turns, np.arange(thread.size), 0))
+    own = (last >= 0) & (thread[last] == thread[goes_on])
+    last[own] = first_in_turn[last[own]] - 1  # that another one did
+    holds = (last >= 0) & (start[last] >= silent_since[goes_on])
+    for row, source in zip(goes_on[holds].tolist(), last[holds].tolist(), strict=True):
+        yield _Handover(int(start[row]), int(thread[row]), int(thread[source]))
+
+
+def _by_thread(thread: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each thread and where it stands in the array, shape [its calls]."""
+    order = np.argsort(thread, kind="stable")
+    numbers, first = np.unique(thread[order], return_index=True)
+    yield from zip(numbers.tolist(), np.split(order, first[1:]), strict=False)  # of nothing, one part that is empty
 
 
 def _waits(linked: Linked, device: Device) -> list[Wait]:
