@@ -135,7 +135,8 @@ class Examination:
         floor_us, bound = worked.floor(ceilings)
         if bound is Bound.LATENCY:  # which is measured in a row of empty kernels: what ran faster is as fast as can be
             floor_us = min(floor_us, taken_us)
-        return Efficiency(group, tensor, worked.work, floor_us * group.time_us_per_step / taken_us, bound)
+        part = group.time_us_per_step / taken_us if taken_us else 0.0  # what few steps have takes no time in the median
+        return Efficiency(group, tensor, worked.work, floor_us * part, bound)
 
     def worked(self, group: WorkGroup) -> Worked | None:
         """Return the calls that a group of kernels does the work of, with the others that do; None: not known."""

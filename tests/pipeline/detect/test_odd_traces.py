@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.answers import finding
 from tests.decode_steps import STEP, Work, copied, eager
+from tests.examples.gemm_below_roofline import H200, REST, experts, matmul, on_h200
 from tests.examples.slow_sampling import HEAD, LAYER, batch, sorted_logits
 from tests.kernel_names import GEMM, TO_LONG
 from tests.kineto import Kineto
@@ -56,3 +57,26 @@ def test_an_expert_without_tokens_is_no_batch() -> None:
     nothing = Work(GEMM, 1, "aten::mm", [[0, 2048], [2048, 512]], ["c10::BFloat16", "c10::BFloat16"])
     diagnosis = diagnosed(eager([[cast, nothing] * 20] * 3))
     assert [row.kernel_class for row in diagnosis.breakdown] == ["cast", "gemm"]
+
+
+def test_slow_multiplications_are_listed_by_what_they_take_not_by_what_they_waste() -> None:
+    # at the memory's rate one would take 59 µs, the others 6 each: 141 of 200 µs are too much, and 162 of 180
+    layer = [*[matmul(60)] * 3, matmul(200, out=20_480)]
+    trace = on_h200(eager([[*layer, *REST] * 10] * 3))
+    evidence = finding(diagnosed(trace), "gemm-below-roofline").evidence
+    assert [group.time_us_per_step for group in evidence.groups] == pytest.approx([2000, 1800])
+    assert evidence.us_per_call == pytest.approx(200)
+
+
+def test_experts_that_few_steps_run_take_no_time_in_the_median_step() -> None:
+    steps = [[experts(30), experts(30, tokens=2 if index == 2 else 1), *REST] for index in range(4)]
+    (told,) = (row for row in diagnosed(on_h200(eager(steps))).ruled_out if row.hypothesis == "MoE GEMM")
+    assert told.time_us_per_step == pytest.approx(60)
+    assert "its work needs at least" in told.reason
+
+
+@pytest.mark.parametrize("odd", [[[-1]], {}, "9", None, 1 << 70])
+def test_a_device_that_tells_no_number_is_as_one_that_tells_nothing(odd: object) -> None:
+    trace = eager([[matmul(40), *REST] * 10] * 3)
+    trace.header["deviceProperties"] = [{**H200, "computeMajor": odd, "numSms": odd}]
+    assert finding(diagnosed(trace), "gemm-below-roofline").evidence.multiprocessors is None

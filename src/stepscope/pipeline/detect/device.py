@@ -15,18 +15,21 @@ _MOST = 1 << 16
 
 def multiprocessors(trace: Trace) -> int | None:
     """Return how many multiprocessors (compute units) each GPU in use has; None: not recorded, or not all alike."""
-    counts = {device.get("numSms") for device in _in_use(trace)}
-    count = counts.pop() if len(counts) == 1 else None
-    return count if type(count) is int and 0 < count < _MOST else None
+    return _of_all(trace, "numSms")
 
 
 def generation(trace: Trace) -> int | None:
     """Return the compute capability's first number of each GPU in use: 9 of Hopper; None: not told, or no NVIDIA's."""
     if "NVIDIA" not in (trace.device_name or ""):
         return None
-    numbers = {device.get("computeMajor") for device in _in_use(trace)}
-    number = numbers.pop() if len(numbers) == 1 else None
-    return number if type(number) is int and 0 < number < _MOST else None
+    return _of_all(trace, "computeMajor")
+
+
+def _of_all(trace: Trace, field: str) -> int | None:
+    """Return a number that is the same of each GPU in use; None: not recorded, not of all, or none."""
+    told = (device.get(field) for device in _in_use(trace))
+    numbers = {number if type(number) is int and 0 < number < _MOST else None for number in told}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def _in_use(trace: Trace) -> Iterator[dict[str, object]]:

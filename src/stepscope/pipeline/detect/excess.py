@@ -30,13 +30,13 @@ class Excess:
 
     judge: Judge
     slow: Sequence[Multiplication]
-    """Those with the most excess first."""
+    """Those with the longest kernels of a step first."""
     good_us: Sequence[float]
     """What a call would take."""
 
     @property
     def largest(self) -> Multiplication:
-        """The one with the most excess in a step."""
+        """The one whose main kernel takes the most time in a step."""
         return self.slow[0]
 
     @property
@@ -82,6 +82,7 @@ class Excess:
         by_bytes = largest.bound is not Bound.COMPUTE
         rate = work.bytes / call_us / 1e3
         peak, measured = (gpu.memory_gb_per_s, gpu.memory_measured_gb_per_s) if gpu and by_bytes else (None, None)
+        kernels = [(group, each) for each in self.slow for group in each.worked.kernels]
         return Evidence(
             op=largest.main.op,
             kernel=largest.main.kernel,
@@ -104,9 +105,8 @@ class Excess:
                     calls_per_step=group.calls_per_step,
                     time_us_per_step=group.time_us_per_step,
                 )
-                for each in self.slow
-                for group in each.worked.kernels
-            ][:MOST_GROUPS],
+                for group, each in sorted(kernels, key=lambda pair: -pair[0].time_us_per_step)[:MOST_GROUPS]
+            ],
         )
 
     def notes(self) -> Iterator[str]:
@@ -128,9 +128,8 @@ class Excess:
 
 
 def excess_of(judge: Judge, slow: Sequence[Multiplication], good_us: Sequence[float]) -> Excess | None:
-    """Return the excess of some multiplications over what each call would take; None of none."""
-    pairs = sorted(zip(slow, good_us, strict=True), key=lambda pair: -_excess_us(*pair))
-    return Excess(judge, [each for each, _ in pairs], [us for _, us in pairs]) if pairs else None
+    """Return the excess of some multiplications, the longest first, over what each call would take; None of none."""
+    return Excess(judge, slow, good_us) if slow else None
 
 
 def _excess_us(found: Multiplication, good_us: float) -> float:
