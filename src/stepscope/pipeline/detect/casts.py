@@ -25,6 +25,9 @@ MIN_US_TO_JUDGE = 20.0
 """A shorter kernel reaches no memory rate, however good: its start and end take a µs or two, its ramps as long."""
 _INSTRUCTION_BOUND_REASON = "most likely it is bound by instructions, not by memory"
 
+MIN_BYTES = 4 << 20
+"""A smaller cast takes about a µs: not worth a reader's time, and no pool that matters is so small."""
+
 
 @dataclass(frozen=True, slots=True)
 class Casts:

@@ -9,6 +9,7 @@ from stepscope.dtypes import is_floating
 from stepscope.model import match_elements
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.detect.batch import batch_sizes
+from stepscope.pipeline.detect.casts import MIN_BYTES
 from stepscope.pipeline.detect.weights import is_new_in_each_step, may_be_activation, weights_of_shape
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute import WorkGroup
     from stepscope.pipeline.attribute.moved import Moved
     from stepscope.pipeline.detect.rule import Case
-
-MIN_BYTES = 4 << 20
-"""Smaller casts take about a µs each: not worth a reader's time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from stepscope.pipeline.attribute.live_tokens import ONE_BLOCK_A_ROW
 from stepscope.pipeline.cost import Transfer
 from stepscope.pipeline.cost.tensors import most_slots
 from stepscope.pipeline.detect.batch import batch_sizes
+from stepscope.pipeline.detect.casts import MIN_BYTES
 from stepscope.pipeline.detect.neighbours import next_on_stream
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from stepscope.pipeline.attribute.moved import Moved
     from stepscope.pipeline.detect.rule import Case
 
-MIN_BYTES = 4 << 20
-"""A smaller cast takes about a µs; no pool that matters is so small."""
 MIN_CALLS_WITHOUT_MODEL = 4
 """Without shapes and without a model, only a cast that many layers repeat is taken for the pool's."""
 POOL_DTYPE = "Float8_e4m3fn"
